@@ -177,6 +177,17 @@ def test_zeros_that_are_not_stored_count(dtype):
     assert isinstance(found.maximum, int) == (dtype == torch.int64)
 
 
+def test_large_float32_tensors_are_counted_in_a_table_instead_of_sorted(monkeypatch):
+    tensors = [torch.randn(9, 1000) * 2.0**-10, torch.randn(9, 1000).relu(), torch.full((9000,), 2.0**-140)]
+    expected = accumulated(*(part for tensor in tensors for part in tensor.reshape(-1).split(3000)))
+
+    def slow(_block):
+        raise AssertionError("a block was summed by sorting its exponents")
+
+    monkeypatch.setattr("linger.analysis.layer_outputs.exact_sum", slow)
+    assert accumulated(*tensors) == expected
+
+
 finite = arrays(np.float32, st.integers(0, 30), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
 
 

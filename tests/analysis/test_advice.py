@@ -127,6 +127,14 @@ def test_a_shared_limit_does_not_cut_a_healthy_weight():
     assert Advice.of([sick, healthy]).lines == (limit_line("a", {"weight": 16.0}),)
 
 
+def test_the_limit_of_a_folded_weight_holds_where_it_comes_last_among_the_roles():
+    kinds = [("a.weight", "weight", 1.0), ("a.weight with bn", "folded", 2.0), ("a.weight_g", "weight", 4.0)]
+    items = [item(with_outlier() * size, role, name) for name, role, size in kinds]
+    limits = [i.limit for i in items]
+    assert limits == [4.0, 8.0, 16.0]
+    assert Advice(tuple(items)).lines == (limit_line("a", {"weight": 8.0}),)
+
+
 def test_root_and_named_types():
     assert limit_line("", {"output": 0.5}, "torch.nn.Embedding") == (
         "linger.normalize_module(model, type_modules=(torch.nn.Embedding,), normalize_weight_value=None, "

@@ -104,6 +104,14 @@ def test_a_tuple_of_batches_is_explained():
         run_batch(nn.Linear(3, 1), batches)
 
 
+def test_labels_beside_a_single_number_are_left_out():
+    x = torch.tensor(1.5)
+    for labels in (torch.tensor(2), 3, "three"):
+        assert [tuple(batch) for batch in as_batches(nn.Identity(), (x, labels))] == [(x,)]
+    with pytest.raises(UsageError, match="does not take 2 positional arguments"):
+        list(as_batches(nn.Identity(), (x, torch.tensor([2, 3]))))
+
+
 def test_keywords_are_given():
     assert run_batch(nn.Identity(), (), {"input": ONE}) is ONE
 

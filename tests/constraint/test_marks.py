@@ -4,11 +4,13 @@ import copy
 import pickle
 
 import pytest
+import torch
 from torch import nn
 
-from linger import init
+from linger import init, trace_layers
 from linger.errors import UsageError
-from tests.support.constraint import LIMITS, QUANTIZED, checked_types, refuse_quantized
+from tests.support.constraint import FUSED, LIMITS, QUANTIZED, Fusion, checked_types, refuse_quantized
+from tests.support.models import settle
 from tests.support.quantization import QUANTIZATION, Limits, QuantChoice, Widths
 
 
@@ -30,6 +32,28 @@ def test_a_mark_is_no_state_and_survives_a_copy(clone):
     assert list(module.state_dict()) == ["weight", "bias"]
     assert LIMITS.of(clone(module)) == Limits(output=2.0)
     assert QUANTIZATION.of(clone(module)) == QuantChoice(widths=Widths(16, 8, 8))
+
+
+def traced_pairs():
+    layers = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4))
+    return trace_layers(settle(nn.Sequential(*layers)).eval(), torch.randn(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
+def test_a_copy_of_a_traced_model_knows_its_own_pairs(clone):
+    model = traced_pairs()
+    made = clone(model)
+    marks = [FUSED.of(made[i]) for i in (0, 1, 3, 4)]
+    assert marks[0] is marks[1] is not None
+    assert marks[2] is marks[3] is not None
+    assert marks[0] is not marks[2]
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.equal(made(x), model(x))
+
+
+def test_models_that_were_saved_as_a_whole_find_the_class_of_their_marks():
+    assert isinstance(FUSED.of(traced_pairs()[0]), Fusion)
+    assert pickle.loads(b"clinger.constraint.limits\nFusion\n.") is Fusion
 
 
 def test_marks_have_the_attributes_of_every_version():

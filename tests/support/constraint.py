@@ -15,8 +15,10 @@ from linger.constraint.conv_bn import (
 )
 from linger.constraint.limits import (
     AHEAD_RELU,
+    FUSED,
     LIMITS,
     QUANTIZED,
+    Fusion,
     checked_limits,
     checked_types,
     clamp,
@@ -29,8 +31,10 @@ from linger.constraint.tracing import replace_everywhere
 __all__ = [
     "AHEAD_RELU",
     "DEFAULT_TYPES",
+    "FUSED",
     "LIMITS",
     "QUANTIZED",
+    "Fusion",
     "NormalizeBatchNorm1d",
     "batch_statistics",
     "checked_limits",

@@ -509,9 +509,7 @@ class Advice(Result):
     @property
     def lines(self) -> tuple[str, ...]:
         """What to paste, one call per module: a second call for the same module would replace the first."""
-        types = {item.module: item.type_name for item in reversed(self.items) if item.line and item.limit is not None}
-        lines = [limit_line(module, limits, types[module]) for module, limits in self.limits.items()]
-        return (*lines, *_width_lines([item for item in self.items if item.needs_width]))
+        return (*_limit_lines(self.items), *_width_lines([item for item in self.items if item.needs_width]))
 
     @property
     def limits(self) -> dict[str, dict[str, float]]:
@@ -533,6 +531,19 @@ class Advice(Result):
 
     def _image(self) -> str:
         return bars_html([item.name for item in self.items], [item.sqnr_8 for item in self.items], "dB at 8 bits")
+
+
+def _limit_lines(items: Sequence[Item]) -> list[str]:
+    limited: dict[str, list[Item]] = {}
+    for item in items:
+        if item.line and item.limit is not None:
+            limited.setdefault(item.module, []).append(item)
+    lines = []
+    for module, of_module in limited.items():
+        roles = dict.fromkeys(item.role for item in of_module)
+        limits = {role: _joint_limit([i for i in items if (i.module, i.role) == (module, role)]) for role in roles}
+        lines.append(limit_line(module, limits, of_module[0].type_name))
+    return lines
 
 
 def _width_lines(items: Sequence[Item]) -> list[str]:

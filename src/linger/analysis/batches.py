@@ -249,7 +249,8 @@ def read_arguments(
     item = as_tensors(item, forward, where)
     if isinstance(item, Mapping):
         return _by_name(forward, item, extra, where)
-    if not isinstance(item, (tuple, list)[: 1 + is_item]) or isinstance(item, PackedSequence):
+    is_sequence = isinstance(item, (tuple, list)) if is_item else isinstance(item, tuple)
+    if not is_sequence or isinstance(item, PackedSequence):
         return (item,), extra
     parts = tuple(cast(Sequence[Any], item))
     for args, kwargs in _readings(forward, parts, item):
@@ -325,7 +326,7 @@ def _without_labels(
     rest = parts[len(args) :]
     alike = any(_is_alike(part, args[0]) for part in rest)
     lengths = {tuple(t.shape[:1]) for t in tensors_of(rest)}
-    if not is_item and (alike or lengths - {(), (len(args[0]),)}):
+    if not is_item and (alike or lengths - {(), tuple(args[0].shape[:1])}):
         return None
     if alike:
         warnings.warn(

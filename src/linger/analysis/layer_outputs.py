@@ -44,8 +44,17 @@ from linger.errors import UsageError, listing
 
 Kind = Literal["single", "double", "integer"]
 
-_DROPPED: Mapping[Kind, int] = {"single": 23 - 8, "double": 52 - 8, "integer": 52 - 8}
+_KEPT_BITS = 8  # of the mantissa
+_DROPPED: Mapping[Kind, int] = {"single": 23 - _KEPT_BITS, "double": 52 - _KEPT_BITS, "integer": 52 - _KEPT_BITS}
 """How many low bits a bin ignores. An integer belongs to the bin of the float64 that begins with the same bits."""
+
+_SMALL = 4096
+"""Up to this size sorting is faster than a table of all bins."""
+
+_SINGLE_BINS = 1 << 16
+_HIDDEN_BIT = 1 << 23
+_SINGLE_UNIT = Fraction(2) ** -149
+"""Every float32 is a multiple of it."""
 
 _DOUBLE_DIGITS = 53
 _BEYOND_DOUBLE = np.uint64((1 << (64 - _DOUBLE_DIGITS)) - 1)
@@ -250,6 +259,7 @@ class _Accumulated:
         if self.passes == 0:
             self._first = measure(values)
         self.passes += 1
+        tally = _SingleTally() if values.size > _SMALL else None
         for piece in read_blocks(values):
             kind = _kind(piece)
             block, nans, infinities = finite_magnitudes(piece)
@@ -260,8 +270,15 @@ class _Accumulated:
                 self.count += block.size
                 bins.zeros += block.size - int(np.count_nonzero(block))
                 self._maximum = max(self._maximum, block.max().item())
-                bins.add(*np.unique(_bits(block) >> _DROPPED[kind], return_counts=True))
-                self._sum += exact_sum(block)
+                if kind == "single" and tally is not None:
+                    tally.add(block)
+                else:
+                    bins.add(*np.unique(_bits(block) >> _DROPPED[kind], return_counts=True))
+                    self._sum += exact_sum(block)
+        if tally is not None and tally.is_used:
+            keys, counts, total = tally.result()
+            self._bins["single"].add(keys, counts)
+            self._sum += total
         if values.implicit_zeros:
             self.count += values.implicit_zeros
             bins = self._bins.setdefault(next(iter(self._bins), "single"), _Bins())
@@ -283,6 +300,36 @@ class _Accumulated:
             missing -= count
         dynamic = convert(min(end, self._maximum))
         return Magnitudes(self.count, mean, convert(self._maximum), dynamic, self.nans, self.infinities)
+
+
+class _SingleTally:
+    """Bins and exact sum of float32 magnitudes, block by block: a count and the sum of the dropped bits per bin."""
+
+    def __init__(self) -> None:
+        self.is_used = False
+        self._counts: Array = np.zeros(_SINGLE_BINS, np.int64)
+        self._low_sums: Array = np.zeros(_SINGLE_BINS, np.float64)  # exact below 2^53: 2^38 numbers of 15 bits
+
+    def add(self, block: Array) -> None:
+        bits = _bits(block)
+        dropped = _DROPPED["single"]
+        keys = bits >> dropped
+        self._counts += np.bincount(keys, minlength=_SINGLE_BINS)
+        self._low_sums += np.bincount(keys, weights=bits & ((1 << dropped) - 1), minlength=_SINGLE_BINS)
+        self.is_used = True
+
+    def result(self) -> tuple[Array, Array, Fraction]:
+        """The bins that hold something, their counts, and the sum of all magnitudes."""
+        keys = np.flatnonzero(self._counts)
+        counts = self._counts[keys]
+        exponents = keys >> _KEPT_BITS
+        kept = keys & ((1 << _KEPT_BITS) - 1)
+        lowest = (kept << _DROPPED["single"]) + np.where(exponents > 0, _HIDDEN_BIT, 0)
+        sums = np.zeros(int(exponents[-1]) + 1, np.int64)
+        np.add.at(sums, exponents, counts * lowest + self._low_sums[keys].astype(np.int64))
+        # exponent 0 (subnormal) has the unit of exponent 1
+        total = sum(int(part) << max(exponent - 1, 0) for exponent, part in enumerate(sums))
+        return keys, counts, total * _SINGLE_UNIT
 
 
 def _kind(numbers: Array) -> Kind:

@@ -46,7 +46,7 @@ class _UnknownSettingError(UsageError, AttributeError):
     """There is no setting of this name; also what Python expects where an attribute is missing."""
 
 
-class QuantConfigs:
+class _QuantConfigs:
     """The settings of linger 3.x under their names, to read and to write.
 
     `linger.QUANT_CONFIGS.quant_info.weight_bits = 4` holds for the models that this thread or task constrains and initializes
@@ -100,8 +100,8 @@ class _ConfigSection:
         return f"{self._name}({', '.join(f'{key}={getattr(self, key)!r}' for key in dir(self))})"
 
 
-QUANT_CONFIGS = QuantConfigs()
-"""The settings of linger 3.x, see `QuantConfigs`."""
+QUANT_CONFIGS = _QuantConfigs()
+"""The settings of linger 3.x, see `_QuantConfigs`."""
 
 
 def _known(name: str, known: Iterable[str], where: str) -> None:

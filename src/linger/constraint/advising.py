@@ -137,9 +137,8 @@ def _of_tensor(subject: Subject, tensor: Tensor, channels: int | None = None) ->
 def _subject(name: str, path: str, module: nn.Module, role: str) -> Subject:
     layer = layer_of(module)
     kinds = [kind for kind in (*_LIMITABLE, *_LIMITABLE_BY_NAME) if isinstance(layer, kind)]
-    if not type(layer).__module__.startswith(
-        "linger."
-    ):  # a normalized layer overrides forward, and is what a limit is for
+    # a normalized layer overrides forward, and is what a limit is for
+    if not type(layer).__module__.startswith("linger."):
         kinds = [kind for kind in kinds if computes_like(layer, kind)]
     by_name = next((text for kind, text in _LIMITABLE_BY_NAME.items() if kind in kinds), "")
     return Subject(name, path, role, bool(kinds), any(kind in kinds for kind in _WIDENABLE), by_name)

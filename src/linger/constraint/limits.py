@@ -185,7 +185,14 @@ class QuantChoice:
     is_alone: bool = False
 
 
-FUSED: Mark[object] = Mark("_linger_fused")
+class Fusion:
+    """Marks a convolution and the place of the batch norm that became part of it: both have the same object.
+
+    A class with a name: models that were saved as a whole (`torch.save(model, …)`) refer to it.
+    """
+
+
+FUSED: Mark[Fusion] = Mark("_linger_fused")
 """Set by `trace_layers` on a convolution and on what stands for its batch norm, the same object on both; `init` carries it on."""
 
 LIMITS: Mark[Limits] = Mark("_linger_normalize_wish")

@@ -27,7 +27,7 @@ from linger.constraint.conv_bn import (
     freeze_batch_norms,
     parts_of_pairs,
 )
-from linger.constraint.limits import AHEAD_RELU, FUSED, Normalized, Types, refuse_quantized
+from linger.constraint.limits import AHEAD_RELU, FUSED, Fusion, Normalized, Types, refuse_quantized
 from linger.errors import UsageError, listing
 from linger.settings import chosen_switches
 
@@ -89,9 +89,8 @@ def trace_layers(
     if not args:
         raise UsageError("trace_layers: an example input is missing. Call trace_layers(root, target, example_input).")
     wiring = wiring_of(target, _example(target, args))
-    pairs, report = _fusable_pairs(target, wiring) if fuse_bn else [], _FusionReport(0)
-    if fuse_bn:
-        report = _report_fusion(target, wiring, pairs, paths)
+    pairs = _fusable_pairs(target, wiring) if fuse_bn else []
+    report = _report_fusion(target, wiring, pairs, paths) if fuse_bn else _FusionReport(0)
     ahead: dict[Types, bool] = {(*_CONVOLUTIONS, ConvBN): ahead_conv_relu, (nn.Linear,): ahead_linear_relu}
     _mark_relu(target, wiring, dict(pairs), ahead | {(nn.BatchNorm2d,): ahead_bn_relu})
     for conv, bn in pairs:
@@ -133,7 +132,7 @@ def fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.
     fused, empty = kind.join(conv, bn), EmptyBatchNorm()
     fused.training, empty.training = conv.training, bn.training  # not train(): a frozen batch norm stays frozen
     setattr(fused, AHEAD_RELU, getattr(conv, AHEAD_RELU, False))
-    together = object()
+    together = Fusion()
     for part in (fused, empty):
         FUSED.put(part, together)
     replace_everywhere(root, {conv: fused, bn: empty})

@@ -71,7 +71,7 @@ def _in_q7(pieces: Pieces, low: int) -> tuple[int, ...]:
 
 
 def _constant(values: Sequence[int]) -> int:
-    """How many numbers at the beginning of a sequence repeat the first one."""
+    """The index of the last of the equal numbers that a sequence begins with."""
     return next(i for i, v in enumerate(values) if v != values[0]) - 1
 
 
@@ -385,20 +385,23 @@ def _divided(k: Kernel[T], powers: T, total: T) -> T:
 def _exponential(k: Kernel[T], x: T) -> T:
     """e^x in Q23, truncated, of x ≤ 0 in Q25."""
     whole, fraction = _parts(k, x)
-    y = k.scalar(POWER_OF_TWO[0])
-    for coefficient in POWER_OF_TWO[1:]:
-        y = k.add(_shift(k, k.mul(fraction, y), _ONE), k.scalar(coefficient))
-    return k.floor(k.mul(y, _power(k, whole)))
+    return k.floor(k.mul(_horner(k, fraction, POWER_OF_TWO), _power(k, whole)))
 
 
 def _rounded_exponential(k: Kernel[T], x: T) -> T:
     """e^x in Q23 of x ≤ 0 in Q25, rounded once at the end: the last product keeps its 46 bits until then."""
     whole, fraction = _parts(k, x)
-    y = k.scalar(POWER_OF_TWO[0])
-    for coefficient in POWER_OF_TWO[1:-1]:
-        y = k.add(_shift(k, k.mul(fraction, y), _ONE), k.scalar(coefficient))
+    y = _horner(k, fraction, POWER_OF_TWO[:-1])
     last = k.add(k.mul(fraction, y), k.scalar(POWER_OF_TWO[-1] * 2.0**_ONE))
     return _shift(k, k.mul(last, _power(k, whole)), _ONE)
+
+
+def _horner(k: Kernel[T], x: T, coefficients: Sequence[int]) -> T:
+    """A polynomial of x in Q23 by Horner's rule, the highest power first; every product is rounded to Q23."""
+    y = k.scalar(coefficients[0])
+    for coefficient in coefficients[1:]:
+        y = k.add(_shift(k, k.mul(x, y), _ONE), k.scalar(coefficient))
+    return y
 
 
 def _parts(k: Kernel[T], x: T) -> tuple[T, T]:

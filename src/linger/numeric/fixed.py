@@ -287,9 +287,15 @@ class FixedPoint:
         Raises:
             UsageError: A value is NaN, or no real number.
         """
-        if isinstance(value, (int, float, np.integer, np.floating)):
-            return self._encode_number(value)
-        return self._encode_array(value)
+        if not isinstance(value, (int, float, np.integer, np.floating)):
+            return self._encode_array(value)
+        low, high = limits(self.bits)
+        if value != value:
+            raise UsageError(f"{self.name}.encode: the value is NaN, which no integer stands for.")
+        if isinstance(value, (float, np.floating)) and math.isinf(value):
+            return high if value > 0 else low
+        exact = Fraction(int(value)) if isinstance(value, (int, np.integer)) else Fraction(float(value))
+        return min(max(round_half_up(exact * Fraction(self.scale)), low), high)
 
     def decode(self, integers: Any) -> Any:
         """q/scale: a float for an integer, float64 for an array.
@@ -306,15 +312,6 @@ class FixedPoint:
             raise UsageError(f"{self.name}.decode: {outside} of {array.size} integers are outside {low} … {high}.")
         real = array.astype(np.float64) * self.resolution
         return float(real) if array.ndim == 0 and not isinstance(integers, np.ndarray) else real
-
-    def _encode_number(self, value: Any) -> int:
-        low, high = limits(self.bits)
-        if value != value:
-            raise UsageError(f"{self.name}.encode: the value is NaN, which no integer stands for.")
-        if isinstance(value, (float, np.floating)) and math.isinf(value):
-            return high if value > 0 else low
-        exact = Fraction(int(value)) if isinstance(value, (int, np.integer)) else Fraction(float(value))
-        return min(max(round_half_up(exact * Fraction(self.scale)), low), high)
 
     def _encode_array(self, value: Any) -> NDArray[Any]:
         try:

@@ -51,10 +51,10 @@ def from_interpolate(
     if antialias:
         return Refusal("antialias=True has no integer form; leave it out")
     old = tuple(int(n) for n in x.shape[2:])
-    found = curves.output_sizes(old, size, scale_factor)
-    if found is None or min(*old, *found[0]) < 1:
+    sizes = curves.output_sizes(old, size, scale_factor)
+    if sizes is None or min(*old, *sizes[0]) < 1:
         return Refusal("torch takes either a size or a factor, and images that are not empty")
-    new, factors = found
+    new, factors = sizes
     if recompute_scale_factor:
         factors = (None, None)
     rows, columns = (

@@ -308,9 +308,8 @@ def _usual_step(parameter: nn.Parameter) -> Tensor:
 def _own_steps(layer: QuantizedBase) -> Iterator[tuple[nn.Parameter, Tensor]]:
     if isinstance(layer, QuantRecurrent):
         for name, parameter in layer.named_parameters(recurse=False):
-            _, side, *rest = name.split(
-                "_"
-            )  # weight_ih_l0 has the range iw, bias_hh_l1_reverse the range hw_l1_reverse
+            # weight_ih_l0 has the range iw, bias_hh_l1_reverse the range hw_l1_reverse
+            _, side, *rest = name.split("_")
             yield parameter, _step_of(layer, "_".join([{"ih": "iw", "hh": "hw"}[side], *rest]).replace("_l0", ""))
     if not isinstance(layer, QuantLayer) or isinstance(layer, NormLayer) or "scale_w" not in layer._buffers:  # noqa: SLF001 - get_buffer raises
         return

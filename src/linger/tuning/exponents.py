@@ -71,9 +71,8 @@ def choose_exponents(model: nn.Module, reference: nn.Module, data: object, *, ma
         bounded = (step for step, _ in zip(range(max_trials), search.trials(), strict=False))
         for _ in progress(bounded, _WHERE, total=max_trials):
             pass
-        search.error = search.measure(
-            model
-        )  # one more pass, so that every buffer belongs to the scales that were chosen
+        # one more pass, so that every buffer belongs to the scales that were chosen
+        search.error = search.measure(model)
     moved = {key: one.scale for key, one in search.ranges.items() if one.scale != scales[key]}
     changes = tuple(Change(key, "scale", scales[key], scale) for key, scale in moved.items())
     return Remedy(_WHERE, error_db(before), error_db(search.error), changes, trials=search.count)

@@ -318,8 +318,9 @@ def bounded(run: Run) -> Run:
 def _bounded(part: Any) -> Any:
     if isinstance(part, str):
         text = encodable(part)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return text if len(text) <= _MOST_LETTERS else f"{text[:_SHOWN_LETTERS]}…{digest}"
+        if len(text) <= _MOST_LETTERS:
+            return text
+        return f"{text[:_SHOWN_LETTERS]}…{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     if isinstance(part, Mapping):
         return {_bounded(key): _bounded(value) for key, value in part.items()}
     if isinstance(part, tuple):

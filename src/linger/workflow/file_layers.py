@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, filterfalse
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -312,7 +312,8 @@ class FileLayers:
     def _layer(self, node: ir.Node, rows: Sequence[LayerMemory]) -> LayerFacts:
         inputs = [value.name for value in dict.fromkeys(inputs_within(node)) if value.name]
         outputs = [value.name for value in node.outputs if value.name]
-        data, weights = (list(keep(self.weights.__contains__, inputs)) for keep in (filterfalse, filter))
+        weights = [name for name in inputs if name in self.weights]
+        data = [name for name in inputs if name not in self.weights]
         x, w, o = grids = [self.grids.get(next(iter(names), "")) for names in (data, weights, outputs)]
         x_format, w_format, o_format = ("" if grid is None else grid.q_format for grid in grids)
         return LayerFacts(

@@ -170,9 +170,8 @@ class _ModelFacts:
             run = _covered(run, coverage(self.model))
         except UsageError as error:
             self.notes.append(f"Why layers stayed float is not known: {error}")
-        like = (
-            self.reference
-        )  # whose layers are those of the quantized model: after equalization that is not the user's
+        # the float model whose layers are those of the quantized one: after equalization that is not the user's
+        like = self.reference
         if like is not None and tuning is not None and tuning.reference is not None:
             like = tuning.reference
         if like is not None:

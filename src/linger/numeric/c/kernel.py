@@ -167,7 +167,7 @@ _ROUNDS = 4
 
 @dataclass(frozen=True)
 class _Inside(Rule):
-    """Elements of the first argument where a step is before its sequence's end (the second one holds the lengths)."""
+    """Elements of the first argument before the end of their sequence, else 0; the second argument holds the lengths."""
 
     time_axis: int
     is_elementwise = False
@@ -184,7 +184,7 @@ class _Inside(Rule):
 
 
 def _length(place: Place, lengths: Node, batch: str, steps: int) -> str:
-    """The length of a sequence, limited to the steps that there are."""
+    """The length of a sequence, clipped to the number of steps."""
     text = place.read(lengths, (batch,))
     ctype = lengths.ctype(place)
     length = f"{place.helper(f'linger_clip{WIDTHS[ctype]}')}({text}, 0, {steps})"

@@ -110,7 +110,7 @@ def multiply_matrices(place: Place, node: Node, index: tuple[str, ...]) -> str:
 
 
 def convolve(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The sum over the input channels of a group and the taps of the window; what lies outside counts as zero."""
+    """A convolution: the sum over the input channels of a group and the taps of the window; padding counts as zero."""
     x, w, *offset = node.args
     window = _window(node)
     n, channel, *where = index
@@ -157,7 +157,7 @@ def _plus(first: tuple[str, int], second: tuple[str, int], offset: int) -> str:
 
 
 def convolve_transposed(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The sum over the input channels and the pixels whose window reaches this one."""
+    """A transposed convolution: the sum over the input channels and the pixels whose window reaches this one."""
     x, w, *offset = node.args
     window = _window(node)
     n, channel, row, column = index
@@ -183,7 +183,7 @@ def convolve_transposed(place: Place, node: Node, index: tuple[str, ...]) -> str
 
 
 def sum_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The sum over a window; what lies outside counts as zero."""
+    """The sum over a window; padding counts as zero."""
     (x,) = node.args
     n, channel, row, column = index
     ctype, total = _begin(place, node, None, index)
@@ -194,7 +194,7 @@ def sum_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
 
 
 def largest_of_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
-    """The largest element of a window; what lies outside does not take part."""
+    """The maximum of a window; padding does not take part."""
     (x,) = node.args
     n, channel, row, column = index
     ctype = _rule(node).type_in(place)

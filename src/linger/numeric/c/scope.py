@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 from linger.errors import UnsupportedError
@@ -133,10 +133,8 @@ class Scope:
         with self.braces(f"for (int32_t {name} = 0; {name} < {count}; {name}++)") as inside:
             yield inside, name
 
-    @contextmanager
-    def when(self, condition: str) -> Iterator[Scope]:
-        with self.braces(f"if ({condition})") as inside:
-            yield inside
+    def when(self, condition: str) -> AbstractContextManager[Scope]:
+        return self.braces(f"if ({condition})")
 
     @contextmanager
     def braces(self, head: str) -> Iterator[Scope]:
@@ -297,17 +295,18 @@ def _is_recomputed(node: Node, turns: int) -> bool:
 def _is_flat(filled: Filled) -> bool:
     """Whether one flat index can walk all arrays: every node is element-wise and all arrays have the same strides."""
     shape, targets = filled[0][0].shape, [target for _, targets in filled for target in targets]
-    nodes = [node for node in computed([node for node, _ in filled]) if not isinstance(node.rule, Constant)]
+    nodes = list(computed([node for node, _ in filled]))
     if any(target.offsets is not None for target in targets) or not all(_is_in_order(node, shape) for node in nodes):
         return False
-    arrays = [target.buffer for target in targets]
-    strides = {array.strides_for(shape) for array in arrays + [n.buffer for n in nodes if n.buffer and n.size != 1]}
+    arrays = [target.buffer for target in targets] + [n.buffer for n in nodes if n.buffer and n.size != 1]
+    strides = {array.strides_for(shape) for array in arrays}
     return len(strides) == 1 and None not in strides
 
 
 def _is_in_order(node: Node, shape: Shape) -> bool:
     """Whether element i of a node is needed only for element i of a tensor of this shape."""
-    return (node.size == 1 or node.shape == shape) and (node.buffer is not None or node.rule.is_elementwise)
+    is_aligned = node.size == 1 or node.shape == shape
+    return isinstance(node.rule, Constant) or (is_aligned and (node.buffer is not None or node.rule.is_elementwise))
 
 
 def computed(roots: Sequence[Node]) -> Iterator[Node]:

@@ -65,24 +65,16 @@ def _lead(stack: ExitStack, scope: Scope, total: Node, count: int) -> tuple[Scop
     return scope, tuple(names)
 
 
-def _right(scope: Scope, total: Node, lead: tuple[str, ...]) -> Line | None:
-    """The right operand at the leading axes."""
-    node = total.args[1]
-    if isinstance(total.rule, Total) and len(node.shape) == 2:
-        return line_along(scope, node, ("0", "0"), 1)
-    return line_along(scope, node, (*lead, "0", "0"), len(node.shape) - 1)
-
-
-def _left(scope: Scope, x: Node, lead: tuple[str, ...], axis: int) -> Line | None:
-    index = (*lead, "0")
-    return line_along(scope, x, index[len(index) - len(x.shape) :], len(x.shape) + axis)
+def _line(scope: Scope, operand: Node, index: tuple[str, ...], axis: int = -1) -> Line | None:
+    """The elements of an operand that broadcasts along an axis, which is counted from the end."""
+    rank = len(operand.shape)
+    return line_along(scope, operand, index[len(index) - rank :], rank + axis)
 
 
 def _dots(scope: Scope, filled: Filled, total: Node, w: Line, w_step: int) -> bool:
     x, axes = total.args[0], len(total.shape)
-    zero = ("0",) * (axes - 1)
-    along = _left(scope, x, zero, -1)
-    down = _left(scope, x, zero, -2) if axes > 1 and len(x.shape) > 1 else None
+    along = _line(scope, x, ("0",) * axes)
+    down = _line(scope, x, ("0",) * axes, -2) if axes > 1 and len(x.shape) > 1 else None
     if along is None or not are_narrow(along) or along.step > 1:
         return False
     ctype, name = product_name(scope, "dots", total, along, w)
@@ -93,7 +85,7 @@ def _dots(scope: Scope, filled: Filled, total: Node, w: Line, w_step: int) -> bo
         place, row, pixels = stack.enter_context(pixel_loop(place, rows, (0, rows if down is not None else 0)))
         place, first, block = blocks(stack, place, total.shape[-1], BLOCK)
         index = (*lead, row) if axes > 1 else ()
-        left, right = _left(place, x, index, -1), _right(place, total, lead)
+        left, right = _line(place, x, (*index, "0")), _line(place, total.args[1], (*lead, "0", "0"))
         assert left is not None
         assert right is not None
         sums = sums_array(place, ctype, block, pixels, BLOCK)
@@ -111,7 +103,7 @@ def _dots(scope: Scope, filled: Filled, total: Node, w: Line, w_step: int) -> bo
 
 def _columns(scope: Scope, filled: Filled, total: Node) -> bool:
     (x, y), axes = total.args, len(total.shape)
-    along = _left(scope, x, ("0",) * (axes - 1), -1)
+    along = _line(scope, x, ("0",) * axes)
     down = line_along(scope, y, ("0",) * len(y.shape), len(y.shape) - 2)
     if along is None or down is None or not are_narrow(along) or along.step > 1:
         return False
@@ -119,7 +111,7 @@ def _columns(scope: Scope, filled: Filled, total: Node) -> bool:
     with ExitStack() as stack:
         place, lead = _lead(stack, scope, total, axes - 1)
         place, first, block = blocks(stack, place, total.shape[-1], LONG_BLOCK)
-        left, right = _left(place, x, lead, -1), _right(place, total, lead[:-1])
+        left, right = _line(place, x, (*lead, "0")), _line(place, y, (*lead[:-1], "0", "0"))
         assert left is not None
         assert right is not None
         sums = sums_array(place, ctype, block, "1", LONG_BLOCK)

@@ -132,7 +132,7 @@ _PLAIN = {
     "⌊": "floor(", "⌋": ")", "⌉": " + 0.5)", "½": "0.5", "·": "*", "∗": "conv", "−": "-", "Σ": "sum ", "ᵀ": "'",
     "√": "sqrt", "σ": "sigmoid", "→": "to", "≥": ">=", "≤": "<=", "…": "...", "±∞": "+-inf",
 }  # fmt: skip
-"""The letters of formulas, for compilers that read ASCII only."""
+"""ASCII for the symbols of formulas: some compilers read nothing else."""
 
 _PROOF_LINES = re.compile(rf"#ifdef {PROOF}\n.*?#endif\n", re.DOTALL)
 _LONGEST_TITLE = 300
@@ -180,7 +180,7 @@ class CFunction:
     scratch: tuple[Buffer, ...]
     text: str
     in_place: frozenset[int] = frozenset()
-    """Inputs whose memory the first output may have: element i is read before element i is written, and no other one."""
+    """Inputs whose memory the first output may share: element i is read before element i is written, and never after."""
     is_static: bool = False
 
     @property
@@ -297,7 +297,7 @@ class Unit:
 def elementwise_inputs(
     body: Callable[..., Any], inputs: Sequence[Input | None], attributes: Mapping[str, Any], *, title: str
 ) -> tuple[frozenset[int], int]:
-    """The inputs of which element i is needed for element i of the one result only, and about how many operations it costs.
+    """The inputs that the only result reads element by element, and about how many operations one element costs.
 
     Raises:
         UnsupportedError: As `Unit.add`.
@@ -335,7 +335,7 @@ def _elementwise(inputs: Sequence[Node | None], result: Node) -> frozenset[int]:
 def _in_place(
     inputs: Sequence[Node | None], kernel: CKernel, results: Sequence[Value], outputs: Sequence[Buffer]
 ) -> frozenset[int]:
-    """The inputs whose memory the one output may have."""
+    """The inputs whose memory the only output may share: read element by element, equally wide, with equal strides."""
     if len(outputs) != 1 or isinstance(results[0], Fixed):
         return frozenset()
     result, buffer = results[0], outputs[0]
@@ -428,7 +428,7 @@ def _destination(kernel: CKernel, result: Value, name: str, order: Shape | None)
 
 
 def _function_text(function: CFunction, body: Callable[..., Any], title: str, lines: Sequence[str]) -> str:
-    """Comment, head, statements; parameters that nothing reads are named once, so that no compiler warns."""
+    """Comment, head, statements; unused parameters are cast to void, so that no compiler warns."""
     text = "\n".join(line for line in lines if "/*" not in line)
     unused = [b.name for b in function.parameters if not re.search(rf"\b{b.name}\b", text)]
     ignored = [f"    (void){name};" for name in unused]

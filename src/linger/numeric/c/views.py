@@ -34,9 +34,9 @@ from linger.numeric.c.nodes import (
 from linger.numeric.c.rules import Constant, Count, Lookup, Select, converted
 
 Move = Callable[[tuple[str, ...]], tuple[str, ...]]
-"""From the index of an element to the one of the tensor it is taken from."""
+"""Maps the index of an element to its index in the source tensor."""
 Search = Callable[[Place, tuple[str, ...]], tuple[str, ...]]
-"""The same where the index is computed from numbers that the function reads."""
+"""The same where the index in the source is computed by statements, from values that the function reads."""
 
 
 def axes_of(index: Index) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class Padded(_InParts):
 
 @dataclass(frozen=True)
 class Rows(Rule):
-    """Rows of a table (the first argument) at whole numbers; those below zero count from the end, others are limited."""
+    """Rows of a table (the first argument) at integer indices; negative ones count from the end, all are clipped."""
 
     is_elementwise = False
     weight = 4
@@ -133,7 +133,7 @@ class Rows(Rule):
 
 
 def in_range(place: Place, text: str, where: Node, size: int) -> str:
-    """A whole number as a place on an axis of so many: below zero from the end, limited to the axis."""
+    """An integer as an index into an axis: negative ones count from the end, all are clipped to the axis."""
     if size == 1:
         return "0"
     if where.interval[0] >= 0 and where.interval[1] < size:
@@ -272,14 +272,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Rising numbers of shape [numbers, 1, 1]."""
+    """Rising thresholds, a tensor of shape [thresholds, 1, 1]."""
 
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Rungs:
-    """1 where a number is not below each of the ladder's, else 0."""
+    """1 where a number reaches a threshold of the ladder, else 0, for each threshold."""
 
     number: Number
     ladder: Ladder
@@ -288,21 +288,21 @@ class Rungs:
 
 @dataclass(frozen=True)
 class Table:
-    """Whole numbers to look up, as parts one after the other; each part is its numbers times a power of two."""
+    """A look-up table: parts one after the other, each of integers times a power of two."""
 
     parts: tuple[tuple[tuple[int, ...], int], ...]
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Entries of a table of several parts, at whole numbers that may mean any of them."""
+    """A deferred look-up in a table of several parts, at indices that may be in any of them."""
 
     table: Table
     index: Number
 
 
 _MOST_CASES = 512
-"""Places of a table that are looked at one by one."""
+"""The most entries of a table that are distinguished as cases."""
 
 Value = Fixed | Number | Halves | Quotient | Real | Curve | Ladder | Rungs | Table | Entries
 

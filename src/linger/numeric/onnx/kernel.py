@@ -44,7 +44,7 @@ _AXES_ARE_AN_INPUT = 13
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where each place of a [first, second] grid lies in time and batch, and how large both are."""
+    """Time and batch index of each position of a [first, second] grid, and the sizes of both axes."""
 
     time: OnnxValue
     batch: OnnxValue
@@ -154,7 +154,7 @@ class OnnxKernel(OnnxProducts):
         return self._reshape(self.emit("Range", [zero, size, one], INT64), shape)
 
     def _turned(self, grid: _Grid, lengths: OnnxValue | None, go_forward: Flag) -> tuple[OnnxValue, OnnxValue | None]:
-        """Time at each place in the order of the pass, and whether it is inside the sequence."""
+        """The time step that each position of the pass reads, forward or backward, and whether it lies inside its sequence."""
         if lengths is None:
             last, inside = self.sub(grid.steps, self.constant(1, INT64)), None
             back = self.sub(last, grid.time)
@@ -166,13 +166,13 @@ class OnnxKernel(OnnxProducts):
         return self._mix(self._flag(go_forward), grid.time, back), inside
 
     def _rows_of(self, x: OnnxValue, index: OnnxValue) -> OnnxValue:
-        """Of three axes the first two joined, at whole-number indices."""
+        """Rows of x [first, second, width] at flat indices over its first two axes."""
         width = self._reshape(self._size(x, 2), [1])
         shape = self.emit("Concat", [self.constant([-1], INT64), width], INT64, axis=0)
         return self.emit("Gather", [self.emit("Reshape", [x, shape], x.dtype), index], x.dtype, axis=0)
 
     def _is_in_order(self, lengths: OnnxValue | None, batch_first: Flag, go_forward: Flag) -> bool:
-        """Whether it is known that sequences are steps as they are."""
+        """Whether the steps are known to be in order already: time first, forward, without lengths."""
         return lengths is None and batch_first == 0 and go_forward == 1
 
     def to_steps(self, x: OnnxValue, lengths: OnnxValue | None, *, batch_first: Flag, go_forward: Flag) -> OnnxValue:
@@ -373,11 +373,11 @@ class OnnxKernel(OnnxProducts):
     def _finish(
         self, cell: Cell[OnnxValue], rounded: Callable[[OnnxValue], OnnxValue], *, has_bounds: bool
     ) -> Callable[[OnnxValue], OnnxValue]:
-        """From a number before its rounding to the state."""
+        """A function that rounds a number to the state, and saturates it unless its bounds are proven."""
         return rounded if has_bounds else lambda x: self.clip(rounded(x), *cell.ends)
 
     def _reach(self, cell: Cell[OnnxValue]) -> OnnxValue:
-        """A wide whole number that no rounded product of a state exceeds."""
+        """A bound on the magnitude of the state's rounded product, as a wide integer."""
         if cell.w.known is not None and cell.b.known is not None and cell.factor.known is not None:
             sums = np.abs(cell.w.known.astype(np.float64)).sum(axis=1) * -self._known(cell.ends[0])
             largest = (sums + np.abs(cell.b.known.astype(np.float64))).max(initial=0.0)
@@ -428,7 +428,7 @@ class OnnxKernel(OnnxProducts):
         return self.split(self.narrow(cell.b), 4 if cell.kind == "LSTM" else 3, 0)[0]
 
     def _limited(self, cell: Cell[OnnxValue], sequence: OnnxValue, reach: OnnxValue) -> OnnxValue:
-        """The input's part of the gates; what lies farther beyond a curve's end than a state can reach is as good as the end."""
+        """The input's part of the gates, clipped so far beyond the ends of the curves that the state's part cannot bring it back."""
         lowest = self.sub(self.scalar(float(cell.low)), reach)
         highest = self.add(self.scalar(float(cell.low + len(cell.tanh) - 1)), reach)
         return self.clip(sequence, self.narrow(lowest), self.narrow(highest))

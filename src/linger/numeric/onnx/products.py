@@ -337,7 +337,7 @@ class OnnxProducts(OnnxWriter):
         return super().clip(x, *(self.cast(end, FLOAT) for end in limits))
 
     def _base(self, x: _Deferred) -> _Narrow | None:
-        """What more arithmetic can start from: a result that was rounded or limited is a new u."""
+        """The form that further arithmetic extends: a result that was rounded is a new u, one that was clipped has no such form."""
         narrow = x.narrow()
         if narrow is None or not (narrow.is_floored or narrow.limits):
             return narrow

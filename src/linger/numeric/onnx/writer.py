@@ -354,10 +354,10 @@ class OnnxWriter:
         self, x: OnnxValue, *, kernel_shape: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int
     ) -> OnnxValue:
         window = {"kernel_shape": kernel_shape, "strides": strides, "pads": pads, "dilations": dilations}
-        return self._in_kept_type(x, lambda v: self.emit("MaxPool", [v], v.dtype, **window, ceil_mode=ceil_mode))
+        return self._in_exact_type(x, lambda v: self.emit("MaxPool", [v], v.dtype, **window, ceil_mode=ceil_mode))
 
     # integers that stay what they are
-    def _in_kept_type(self, x: OnnxValue, operate: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
+    def _in_exact_type(self, x: OnnxValue, operate: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
         """Run `operate` on int8 where runtimes can (opset 12), else on the narrowest float that holds x exactly."""
         if self.element_bits == 8 and self.opset >= 12:
             return operate(x)
@@ -365,7 +365,7 @@ class OnnxWriter:
         return self.cast(operate(self.cast(x, via)), integer_type(self.element_bits))
 
     def relu(self, x: OnnxValue) -> OnnxValue:
-        return self._in_kept_type(x, lambda v: self.clip_below(v, self.constant(0, v.dtype)))
+        return self._in_exact_type(x, lambda v: self.clip_below(v, self.constant(0, v.dtype)))
 
     def clip_below(self, x: OnnxValue, low: OnnxValue) -> OnnxValue:
         """max(x, low): Clip, because runtimes lack an int8 Max."""
@@ -374,7 +374,7 @@ class OnnxWriter:
         return self.emit("Max", [x, low], x.dtype)
 
     def clamp(self, x: OnnxValue, low: OnnxValue, high: OnnxValue) -> OnnxValue:
-        return self._in_kept_type(x, lambda v: self.clip(v, self.cast(low, v.dtype), self.cast(high, v.dtype)))
+        return self._in_exact_type(x, lambda v: self.clip(v, self.cast(low, v.dtype), self.cast(high, v.dtype)))
 
     def rows(self, table: OnnxValue, index: OnnxValue) -> OnnxValue:
         return self.emit("Gather", [table, index], table.dtype, axis=0)

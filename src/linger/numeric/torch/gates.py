@@ -268,7 +268,7 @@ class GatePlan:
     offset: Tensor
     """[D, 1, rows]: into the curves, with the state's addend where one floor does for the sum."""
     is_limited: bool
-    """Whether a gate may lie beyond the place where both curves meet."""
+    """Whether a gate may lie beyond the index where both curves meet."""
     is_one_floor: bool
     """Whether the state's addend may join the input's part: then one floor does for the sum, as ⌊n + x⌋ = n + ⌊x⌋."""
     is_on_device: bool = False

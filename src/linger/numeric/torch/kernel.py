@@ -133,7 +133,7 @@ def run_product(
 
 
 def _as_type(t: Tensor, dtype: torch.dtype) -> Tensor:
-    """`t.to(dtype)`, asked for only where needed: torch's own way to find out takes long."""
+    """`t.to(dtype)`, called only where needed: torch's own check is slow."""
     return t if t.dtype == dtype else t.to(dtype)
 
 
@@ -157,7 +157,7 @@ def _chunks(weight: Tensor, plan: SplitPlan, transposed_groups: int | None) -> S
 
 
 def _picked(t: Tensor, axis: int, chosen: range, channels: int, group: int) -> Tensor:
-    """Some input channels along an axis, the same of every group, which has so many."""
+    """The chosen input channels of every group along an axis; a group has `channels` of them."""
     if group == 1:
         return t.narrow(axis, chosen.start, len(chosen))
     first = torch.arange(chosen.start, chosen.stop, device=t.device)
@@ -165,7 +165,7 @@ def _picked(t: Tensor, axis: int, chosen: range, channels: int, group: int) -> T
 
 
 def _taps(weight: Tensor, chosen: range, transposed_groups: int | None) -> Tensor:
-    """The weights of some input channels, the same of every group."""
+    """The weights of the chosen input channels of every group."""
     if transposed_groups is None:
         return weight.narrow(1, chosen.start, len(chosen))
     return _picked(weight, 0, chosen, weight.shape[0] // transposed_groups, transposed_groups)

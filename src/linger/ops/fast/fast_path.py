@@ -149,9 +149,9 @@ def functional_fast_path(op: Op) -> ExactFastPath | RealFastPath | None:
 @cache
 def recurrent_fast_path(op: Op) -> ModuleType:
     """The module whose `run` is all steps of a recurrent op."""
-    found = _module(op)
-    assert found is not None  # every recurrent op has one
-    return found
+    module = _module(op)
+    assert module is not None  # every recurrent op has one
+    return module
 
 
 def _module(op: Op) -> ModuleType | None:

@@ -2,7 +2,7 @@
 """Fast path of GRUInt: the integers of the cell in float tensors, with straight-through gradients.
 
 Rounding passes gradients on, so does saturation of the output; the curves have the slopes of the real functions at the
-saturated input. All gradients of a step are multiples of the hidden state's, so the factors are found for all steps at
+saturated input. All gradients of a step are multiples of the hidden state's, so the factors are computed for all steps at
 once and the way back takes three operations a step.
 """
 
@@ -139,9 +139,9 @@ def _loop(
     # the state lies between n and the old one, unless Q7 rounded that up
     is_saturating = _is_finer(formats.scale_h) or is_limit_needed(_LARGEST_NEW, formats.scale_h, formats.o_bits)
     h, *hs = view(trace.h)
-    kept = [per_step(view(t), timeline.steps) for t in (*trace[1:], *trace.gates.unbind(1))]
+    buffers = [per_step(view(t), timeline.steps) for t in (*trace[1:], *trace.gates.unbind(1))]
     for part, part_n, next_h, h_n, places, gate, new_places, new, r, z in zip(
-        view(parts.transpose(0, 1)), view(parts_n.transpose(0, 1)), hs, *kept, strict=True
+        view(parts.transpose(0, 1)), view(parts_n.transpose(0, 1)), hs, *buffers, strict=True
     ):
         steps.product(h, sums)
         if not is_one_floor:
@@ -189,15 +189,15 @@ def _is_finer(scale_h: Scale) -> bool:
 
 def _new_trace(timeline: Timeline, state: Tensor, *, is_kept: bool) -> _Trace:
     """Room for the steps of states [D, B, H]."""
-    kept, shape = timeline.steps if is_kept else 1, state.shape
+    stored, shape = timeline.steps if is_kept else 1, state.shape
     places = partial(torch.empty, dtype=torch.int32, device=state.device)
     return _Trace(
         h=state.new_empty(timeline.steps + 1, *shape),
-        hidden_n=state.new_empty(kept, *shape),
-        places=places(kept, 2, *shape),
-        gates=state.new_empty(kept, 2, *shape),
-        new_places=places(kept, *shape),
-        new=state.new_empty(kept, *shape),
+        hidden_n=state.new_empty(stored, *shape),
+        places=places(stored, 2, *shape),
+        gates=state.new_empty(stored, 2, *shape),
+        new_places=places(stored, *shape),
+        new=state.new_empty(stored, *shape),
     )
 
 
@@ -280,14 +280,14 @@ def _walk_back(
     rows = d_h.new_empty(length, directions, batch, 3 * hidden)
     by_gate = rows.view(length, directions, batch, 3, hidden).permute(0, 3, 1, 2, 4)
     steps, room = steps_for(rows[0], w_hh), torch.empty_like(d_h[0])
-    kept, after = steps.view(room), None
+    carried, after = steps.view(room), None
     for d_state, row, slope_of, d_gate, keeps in zip(
         *(reversed(list(steps.view(t))) for t in (d_h, rows, d_gates, by_gate, z)), strict=True
     ):
         if after is not None:
-            steps.add(d_state, kept, out=d_state)
+            steps.add(d_state, carried, out=d_state)
             steps.add_product(d_state, after)
         steps.multiply(slope_of, d_state, out=d_gate)
-        steps.multiply(d_state, keeps, out=kept)
+        steps.multiply(d_state, keeps, out=carried)
         after = row
     return rows, torch.bmm(rows[0], w_hh).add_(room) if wants_start else None

@@ -99,8 +99,7 @@ def run(
     """Run one layer as `run_layer` says, whose states are h0 and c0; c0 has multiples of 1/128 inside 16 bits, rows are i, f, g, o."""
     tensors, is_kept = (x, h0, c0, w_ih, w_hh, b_ih, b_hh), wants_reach or lengths is not None
     cell = CellFunctions(plan, _loop, _result, _gradients)
-    found = run_layer(cell, tensors, lengths, formats, is_kept=is_kept, wants_reach=wants_reach, known=known)
-    return Result(*found)
+    return Result(*run_layer(cell, tensors, lengths, formats, is_kept=is_kept, wants_reach=wants_reach, known=known))
 
 
 def _loop(
@@ -161,22 +160,22 @@ def _loop(
 
 def _new_trace(timeline: Timeline, state: Tensor, *, is_kept: bool) -> _Trace:
     """Room for the steps of states [D, B, H]."""
-    kept, shape = timeline.steps if is_kept else 1, state.shape
+    stored, shape = timeline.steps if is_kept else 1, state.shape
     places = partial(torch.empty, dtype=torch.int32, device=state.device)
     return _Trace(
         h=state.new_empty(timeline.steps + 1, *shape),
-        values=state.new_empty(kept + is_kept, 5, *shape),
-        places=places(kept, 4, *shape),
-        inner_places=places(kept, *shape),
-        inner=state.new_empty(kept, *shape),
+        values=state.new_empty(stored + is_kept, 5, *shape),
+        places=places(stored, 4, *shape),
+        inner_places=places(stored, *shape),
+        inner=state.new_empty(stored, *shape),
     )
 
 
 def _parts_of(trace: _Trace) -> tuple[Tensor, ...]:
     """What a step works on: the gates; i, f; g, c; o; the next cell; and what follows in the trace."""
-    kept = trace.inner.shape[0]
-    now = trace.values[:kept]
-    return now[:, :4], now[:, 1:3], now[:, 3:], now[:, 0], trace.values[-kept:, 4], *trace[2:]
+    stored = trace.inner.shape[0]
+    now = trace.values[:stored]
+    return now[:, :4], now[:, 1:3], now[:, 3:], now[:, 0], trace.values[-stored:, 4], *trace[2:]
 
 
 def _inner_table(scale_h: Scale, like: Tensor) -> Tensor:

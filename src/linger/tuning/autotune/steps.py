@@ -208,7 +208,8 @@ def _remedied(
 ) -> Trial:
     """What a remedy makes of a copy; it has judged itself on the tuning data, and may have undone everything."""
     model = copy.deepcopy(start.model)
-    with session.budget.watching(*[model] * is_watched):
+    watched = [model] if is_watched else []
+    with session.budget.watching(*watched):
         result = remedy(model, start.reference, session.tuning[:batches], **options)
     if not result.changes or result.after_db == result.before_db:
         raise NothingToDoError(f"{result.name} found nothing better on the data that it saw")

@@ -139,9 +139,8 @@ class Chains:
         seen, state = channels.largest(), state_of(model)
         observed = np.array([seen.get(root, 0.0) for root in free])
         self.largest = np.where(np.isfinite(self.limits), self.limits, observed)
-        readers = {
-            id(layer.reader) for layer in self.layers
-        }  # a batch norm counts as a part of the products that it reads
+        # a batch norm counts as a part of the products that it reads
+        readers = {id(layer.reader) for layer in self.layers}
         own = [layer for layer in self.layers if layer.norm is None or id(layer) not in readers]
         self._sides = [self._side(layer, state) for layer in own]
         self.groups = self._grouped()
