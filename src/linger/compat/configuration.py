@@ -212,7 +212,7 @@ def constrain(
     )
     inside = parts_of_pairs(model)
     for path, layer in model.named_modules():
-        is_left = layer in inside or counts_as(layer, excluded) or any(_is_inside(path, top) for top in without)
+        is_left = layer in inside or counts_as(layer, excluded) or _is_inside_any(path, without)
         is_said = LIMITS.of(layer) is not None or limits_of(layer).is_any
         wanted = None if is_left or is_said else _wanted(config, path, layer)
         if wanted is not None:
@@ -285,6 +285,10 @@ def _unmatched(names: Iterable[str], model: nn.Module) -> Iterator[str]:
     for name in names:
         if not any(_is_inside(path, name) for path in paths):
             yield unknown("disable_submodel", name, paths)
+
+
+def _is_inside_any(path: str, tops: Iterable[str]) -> bool:
+    return any(_is_inside(path, top) for top in tops)
 
 
 def _is_inside(path: str, top: str) -> bool:

@@ -209,7 +209,7 @@ def _about(figure: Quality) -> str:
 def _cautions(run: Run) -> Iterator[tuple[str, str]]:
     """What makes the figures doubtful, as the headline says it, and what to do about it."""
     yield from ((text, _TYPICAL) for text in run.cautions)
-    fewest = min((figure.samples for figure in run.quality if figure.samples is not None), default=FEW_SAMPLES)
+    fewest = _fewest_samples(run)
     if fewest < FEW_SAMPLES:
         yield f"judged by {_counted(fewest, 'sample')} only", _MORE
     data = {figure.data for figure in run.quality if figure.unit and figure.data}
@@ -220,6 +220,11 @@ def _cautions(run: Run) -> Iterator[tuple[str, str]]:
     gap = next(_gaps(run), None)
     if gap is not None:
         yield gap, _VARIED
+
+
+def _fewest_samples(run: Run) -> int:
+    """The samples behind the figure that has the fewest; where no number is known, enough."""
+    return min((figure.samples for figure in run.quality if figure.samples is not None), default=FEW_SAMPLES)
 
 
 def _gaps(run: Run) -> Iterator[str]:

@@ -223,15 +223,17 @@ def _as_recording(one: object) -> Recording:
 
 
 def _placed(recording: Recording, interface: FileInterface) -> Recording:
-    """Sort arrays by name into inputs of the file, its float outputs, and the tensors in between."""
-    if recording.is_complete or recording.inputs or recording.outputs:
+    """Sort arrays by name into inputs of the file, its float outputs, and the tensors in between, unless it has these apart."""
+    if recording.is_complete:
         return recording
     rest = dict(recording.integers)
-    inputs = {name: rest.pop(name) for name in interface.inputs if name in rest}
-    outputs = {n: rest.pop(n) for n in interface.outputs if n in rest and rest[n].dtype.kind not in "iu"}
-    return Recording(
-        list(inputs.values()), list(outputs.values()), rest, tuple(inputs), tuple(outputs), is_complete=False
-    )
+    if not recording.inputs:
+        inputs = {name: rest.pop(name) for name in interface.inputs if name in rest}
+        recording = replace(recording, inputs=list(inputs.values()), input_names=tuple(inputs))
+    if not recording.outputs:
+        outputs = {n: rest.pop(n) for n in interface.outputs if n in rest and rest[n].dtype.kind not in "iu"}
+        recording = replace(recording, outputs=list(outputs.values()), output_names=tuple(outputs))
+    return replace(recording, integers=rest)
 
 
 def _batches(inputs: object, interface: FileInterface) -> Iterator[Recording]:

@@ -8,7 +8,7 @@ from linger import Recording, verify
 from linger.errors import UsageError
 from linger.verification.proof import causes
 from linger.verification.proof.comparison import Way, verify_file
-from tests.support.recorded import TEXT, Q, R, X, recording
+from tests.support.recorded import TEXT, Q, R, X, Y, recording
 
 
 @pytest.fixture
@@ -56,6 +56,22 @@ def test_inputs_alone_compare_the_two_computations(proto):
     result = verify([Recording(inputs=[X])], proto)
     assert result.ok
     assert result.integers == 6
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param({"integers": {"x": X, "q": Q, "y": Y}}, id="all by name"),
+        pytest.param({"integers": {"x": X, "q": Q}, "outputs": [Y]}, id="outputs apart"),
+        pytest.param({"integers": {"q": Q, "y": Y}, "inputs": [X]}, id="inputs apart"),
+        pytest.param({"integers": {"q": Q}, "inputs": [X], "outputs": [Y]}, id="both apart"),
+    ],
+)
+def test_some_of_the_tensors_are_compared_wherever_inputs_and_outputs_stand(proto, parts):
+    result = verify([Recording(**parts, is_complete=False)], proto)
+    assert result.ok
+    assert ([row.name for row in result.rows], [row.name for row in result.outputs]) == (["q", "r"], ["y"])
+    assert result.expected_by == "recording"
 
 
 def test_wrong_number_of_inputs_is_refused(proto):

@@ -237,11 +237,14 @@ def _home(declared: Declaration, body: Body, signature: TorchSignature | None) -
         "give it a default in the body.",
     )
     names = declared.arguments.input_names(signature)
-    if len(body.inputs) == len(names):
-        return declared.domain
+    return declared.domain if len(body.inputs) == len(names) else _variant(declared, body, names)
+
+
+def _variant(declared: Declaration, body: Body, names: Sequence[str]) -> str:
+    """The domain of a body that leaves some inputs out."""
     refuse_if(
         [n for n in names if n in body.inputs] != list(body.inputs),
-        f"operator {to}: the body takes ({', '.join(body.inputs)}), the node has ({', '.join(names)}). "
+        f"operator {declared.to}: the body takes ({', '.join(body.inputs)}), the node has ({', '.join(names)}). "
         "A body takes all inputs in order, or leaves some out and names the others as torch does.",
     )
     return variant_domain(declared.domain, [n for n in names if n not in body.inputs])
