@@ -294,7 +294,7 @@ def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
     if op.result is None:
         return StatedFormats(kept=0, outputs=(StatedFormat(),))
     names = input_names(node, op)
-    integers = {i: _of_input(node, name, i) for i, name in enumerate(names) if name in _STATED_BY_NEWER}
+    integers = {i: _of_input(node, name, i, by_newer=True) for i, name in enumerate(names) if name in _STATED_BY_NEWER}
     scale, bits = op.result
     own = [name for name in ("scale_o", scale) if name in node.attributes]
     output = StatedFormat(read_scale(node, *own), read_bits(node, "o_bits", bits), [*own, "scale_o"][0])
@@ -341,11 +341,10 @@ def _input_names(node: ir.Node, op: Op | None) -> tuple[str, ...]:
     return ("x", second, "b", "b", "b")[:count]
 
 
-def _of_input(node: ir.Node, name: str, index: int, op: Op | None = None) -> StatedFormat:
+def _of_input(node: ir.Node, name: str, index: int, op: Op | None = None, *, by_newer: bool = False) -> StatedFormat:
     """What a node states of an input."""
     scales, widths = ((f"scale_x_{index}",), (f"x_{index}_bits",)) if name == "xs" else _STATED[name]
-    is_of_newer = is_newer(node) and node.op_type in NEWER_OPS  # an unknown op may be of either
-    bits = read_bits(node, *(widths[-1:] if is_of_newer else widths))
+    bits = read_bits(node, *(widths[-1:] if by_newer else widths))  # an unknown op may be of either dialect
     if name == "y" and bits is None and op is not None and op.has_attribute("data_bits"):
         bits = read_bits(node, "data_bits")  # one width for both matrices
     present = next((scale for scale in scales if scale in node.attributes.data), scales[0])
