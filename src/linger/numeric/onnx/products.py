@@ -42,6 +42,8 @@ from linger.numeric.onnx.writer import (
     OnnxValue,
     OnnxWriter,
     integer_type,
+    is_constant,
+    is_number,
 )
 
 _DATA_BITS = 16
@@ -53,6 +55,7 @@ _FLOAT32_RANGE = 2.0**100
 """Factors beyond it are not written as float32 numbers; an open one does not pass the conditions."""
 
 
+_Bias = OnnxValue | None
 _Make = Callable[[], OnnxValue]
 _Combine = Callable[[OnnxValue, OnnxValue], OnnxValue]
 
@@ -139,7 +142,7 @@ class OnnxProducts(OnnxWriter):
 
     # the vocabulary
     def wide(self, x: OnnxValue) -> OnnxValue:
-        if not self.is_deferring or _is_constant(x) or x.dtype not in (FLOAT, *INTEGER_TYPES.values()):
+        if not self.is_deferring or is_constant(x) or x.dtype not in (FLOAT, *INTEGER_TYPES.values()):
             return super().wide(x)
 
         def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
@@ -214,7 +217,7 @@ class OnnxProducts(OnnxWriter):
 
     def _combine(self, a: OnnxValue, b: OnnxValue, fold: _Combine) -> OnnxValue:
         """The sum or difference of two tensors, or of a tensor and a number."""
-        if not isinstance(a, _Deferred) or not (isinstance(b, _Deferred) or (_is_constant(b) and b.is_scalar)):
+        if not isinstance(a, _Deferred) or not (isinstance(b, _Deferred) or (is_constant(b) and b.is_scalar)):
             return fold(a, b)
 
         def narrow() -> _Narrow | None:
@@ -479,26 +482,12 @@ class OnnxProducts(OnnxWriter):
         return self.cast(self.cast(x, INT32), dtype)
 
     def conv1d(
-        self,
-        x: OnnxValue,
-        w: OnnxValue,
-        b: OnnxValue | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        **geometry: Unpack[ConvGeometry],
+        self, x: OnnxValue, w: OnnxValue, b: _Bias, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
     ) -> OnnxValue:
         return self._convolution(x, w, b, x_bits, geometry, [1, -1, 1])
 
     def conv2d(
-        self,
-        x: OnnxValue,
-        w: OnnxValue,
-        b: OnnxValue | None,
-        *,
-        x_bits: int,
-        w_bits: int,
-        **geometry: Unpack[ConvGeometry],
+        self, x: OnnxValue, w: OnnxValue, b: _Bias, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
     ) -> OnnxValue:
         return self._convolution(x, w, b, x_bits, geometry, [1, -1, 1, 1])
 
@@ -563,7 +552,7 @@ class OnnxProducts(OnnxWriter):
         self,
         x: OnnxValue,
         w: OnnxValue,
-        b: OnnxValue | None,
+        b: _Bias,
         *,
         x_bits: int,
         w_bits: int,
@@ -609,13 +598,3 @@ def by_output(weight: NDArray[Any], transposed_groups: int | None) -> NDArray[An
     inside, outside = weight.shape[0] // transposed_groups, weight.shape[1]
     split = weight.reshape(transposed_groups, inside, outside, int(np.prod(weight.shape[2:]))).swapaxes(1, 2)
     return split.reshape(transposed_groups * outside, inside * split.shape[3])
-
-
-def is_number(x: OnnxValue, number: float) -> bool:
-    """Whether a scalar is known to be this number."""
-    return x.known is not None and bool(x.known == number)
-
-
-def _is_constant(x: OnnxValue) -> bool:
-    """Whether a value is in no graph yet."""
-    return x.value is None and x.known is not None

@@ -427,3 +427,13 @@ def make_attribute(name: str, value: Any) -> ir.Attr:
     if isinstance(value, float):
         return ir.AttrFloat32(name, value)
     return ir.AttrInt64(name, int(value))
+
+
+def is_number(x: OnnxValue, number: float) -> bool:
+    """Whether a scalar is known to be this number."""
+    return x.known is not None and bool(x.known == number)
+
+
+def is_constant(x: OnnxValue) -> bool:
+    """Whether a value is in no graph yet."""
+    return x.value is None and x.known is not None
