@@ -115,7 +115,9 @@ def test_thin_functions_run_each_case_of_so_many_every_day():
 
 
 def test_no_file_is_named_for_nothing():
-    names = {p.stem for p in REPOSITORY.rglob("*.py") if not any(part.startswith((".venv", "build")) for part in p.parts)}
+    names = {
+        p.stem for p in REPOSITORY.rglob("*.py") if not any(part.startswith((".venv", "build")) for part in p.parts)
+    }
     assert not names & {"utils", "util", "helpers", "common", "misc"}
 
 
