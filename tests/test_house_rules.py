@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from linger.errors import missing_extra
 from tests.conftest import REPOSITORY, thinned
 from tests.support.tools import load_tool
 
@@ -166,7 +167,7 @@ REQUIRED = {"onnx-ir": "onnx_ir", "protobuf": "google", "PyYAML": "yaml", "pillo
 def test_every_requirement_is_imported_and_every_import_required():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    used_extras = ("torch", "report", "simplify", "view", "demo", "pictures")
+    used_extras = ("torch", "report", "simplify", "view", "demo", "images")
     listed = [*project["dependencies"], *(line for name in used_extras for line in extras[name])]
     required = {re.split(r"[>=<\[]", line)[0] for line in listed} - {project["name"]}
     text = "\n".join(file.read_text() for file in FILES)
@@ -177,6 +178,17 @@ def test_every_requirement_is_imported_and_every_import_required():
         "linger",
         "pydantic_core",  # a part of pydantic, which requires one version of it
     }
+
+
+@pytest.mark.parametrize("page", ["docs/start.md", "docs/start.zh.md"])
+def test_the_start_page_and_messages_name_extras_that_exist(page):
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"])
+    rows = re.findall(r"^\| `(\w+)` \|", (REPOSITORY / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert {"torch", "images", "demo", "report", "view"} <= set(rows) <= extras
+    for package in ("torch", "PIL", "matplotlib", "sklearn", "netron"):
+        told = str(missing_extra("linger view", ModuleNotFoundError(name=package)))
+        assert re.findall(r"\[(\w+)\]", told)[0] in extras, told
 
 
 def run_isolated(code):

@@ -124,7 +124,7 @@ _EXTRAS = {
     "safetensors": "torch",
     "yaml": "torch",
     "matplotlib": "report",
-    "PIL": "pictures",
+    "PIL": "images",
     "sklearn": "demo",
     "netron": "view",
 }

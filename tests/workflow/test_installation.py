@@ -102,7 +102,7 @@ def test_pip_and_the_messages_know_one_name():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["name"] == DISTRIBUTION
     inner = [line for lines in project["optional-dependencies"].values() for line in lines if line.startswith("linger")]
-    assert [line.partition("[")[0] for line in inner] == [DISTRIBUTION]
+    assert {line.partition("[")[0] for line in inner} == {DISTRIBUTION}
 
 
 def test_this_python_is_recent(monkeypatch):
