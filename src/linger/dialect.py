@@ -99,6 +99,27 @@ def kept_axis(x: Any, dim: Any, *, keepdim: bool, dtype: object = None) -> Refus
     return None
 
 
+EXTENSIONS: Mapping[str, tuple[str, Any]] = {
+    "exponents_w": ("channels", ()),
+    "exponents_iw": ("inputs", ()),
+    "exponents_hw": ("states", ()),
+    "o_unsigned": ("unsigned", 0),
+}
+"""Attributes of ours that extend the arithmetic of the documents: the sub-domain of functions that read them, and the default.
+
+A node has one only where it says something: its default is what the documents mean. Chips refuse them by rule.
+
+`exponents_w` (one of each output channel, none negative): the weights of channel c are at scale_w·2^exponents_w[c], and so is its
+bias, at scale_x·scale_w·2^exponents_w[c]. `exponents_iw` and `exponents_hw`: the same of a recurrent op's rows of gates.
+`o_unsigned`: the output has 0 … 2^o_bits − 1 instead of two's complement, in an unsigned type.
+"""
+
+
+def extensions_of(attributes: Mapping[str, Any]) -> frozenset[str]:
+    """The extensions that a node uses; its attributes by name, as Python values."""
+    return frozenset(name for name, (_, default) in EXTENSIONS.items() if attributes.get(name, default) != default)
+
+
 @dataclass(frozen=True)
 class Attribute:
     """One attribute of an op, from a keyword-only parameter of its body."""
@@ -235,6 +256,8 @@ class _Properties:
     """Axes of its weights, where products of them and the data are added in 32 bits; None: there is no such sum."""
     is_transposed: bool = False
     """Its weights are [in, out/group, …], not [out, in/group, …]."""
+    takes_unsigned: bool = False
+    """Its data may be unsigned bytes; what other ops read is brought to signed ones before."""
     keeps_shape: bool = False
     """Its output has the shape of its first input, which shape inference through its body does not see."""
     is_sized_by_values: bool = False

@@ -49,13 +49,15 @@ def _array(x, generator):
         flat[::2] = ties
         return real
     assert isinstance(x, Draw)
-    low, high = limits(x.bits)
+    low, high = (0, 2**x.bits - 1) if x.is_unsigned else limits(x.bits)
     low, high = (low if x.low is None else x.low), (high if x.high is None else x.high)
     made = generator.integers(low, high + 1, x.shape)
     flat = made.reshape(-1)
     if flat.size > 2:
         flat[0], flat[-1] = low, high
-    return made.astype(np.int64 if x.bits > 32 else f"int{storage_bits(x.bits)}")  # places, not data
+    return made.astype(
+        np.int64 if x.bits > 32 else f"{'u' if x.is_unsigned else ''}int{storage_bits(x.bits)}"
+    )  # places, not data
 
 
 def run_numpy(op: Op, inputs, attributes, kernel=None):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from linger.numeric.kernel import Kernel, T
+from linger.numeric.kernel import Ints, Kernel, T
 from linger.numeric.tables import BUCKET, LONG_BUCKET, ONE, WIDE_BUCKET, LongPieces, Pieces, WidePieces
 
 
@@ -12,8 +12,13 @@ def round_half_up(k: Kernel[T], x: T) -> T:
     return k.floor(k.add(x, k.like(0.5, x)))
 
 
-def saturate(k: Kernel[T], x: T, bits: int) -> T:
-    """Saturate x to −2^(bits−1) … 2^(bits−1)−1."""
+def saturate(k: Kernel[T], x: T, bits: int, unsigned: int = 0) -> T:
+    """Saturate x to −2^(bits−1) … 2^(bits−1)−1, unsigned numbers to 0 … 2^bits−1.
+
+    A node has the attribute `o_unsigned` only where it is 1, so an open attribute means unsigned (`dialect.EXTENSIONS`).
+    """
+    if unsigned != 0:
+        return k.clip(x, k.scalar(0.0), k.sub(k.pow2(k.scalar(bits)), k.scalar(1.0)))
     half_range = k.pow2(k.sub(k.scalar(bits), k.scalar(1.0)))
     return k.clip(x, k.sub(k.scalar(0.0), half_range), k.sub(half_range, k.scalar(1.0)))
 
@@ -23,9 +28,14 @@ def rescale(k: Kernel[T], x: T, *, source: T, target: T) -> T:
     return round_half_up(k, k.mul(x, k.div(target, source)))
 
 
-def requantize(k: Kernel[T], x: T, *, source: T, target: T, bits: int) -> T:
+def stored(k: Kernel[T], x: T, bits: int, unsigned: int = 0) -> T:
+    """Whole numbers, saturated, as an integer tensor."""
+    return k.store(saturate(k, x, bits, unsigned), bits, is_unsigned=unsigned != 0)
+
+
+def requantize(k: Kernel[T], x: T, *, source: T, target: T, bits: int, unsigned: int = 0) -> T:
     """sat(⌊x·target/source + ½⌋): the rounding right shift with saturation that every layer ends with."""
-    return k.store(saturate(k, rescale(k, x, source=source, target=target), bits), bits)
+    return stored(k, rescale(k, x, source=source, target=target), bits, unsigned)
 
 
 def rescale_pair(k: Kernel[T], first: tuple[T, float], second: tuple[T, float], scale_o: float) -> tuple[T, T]:
@@ -35,10 +45,36 @@ def rescale_pair(k: Kernel[T], first: tuple[T, float], second: tuple[T, float], 
     return left, rescale(k, k.wide(second[0]), source=k.scalar(second[1]), target=target)
 
 
-def requantize_product(k: Kernel[T], x: T, scales: tuple[float, float], scale_o: float, bits: int) -> T:
-    """A product of integers at these two scales, requantized to the output's."""
+def requantize_product(
+    k: Kernel[T],
+    x: T,
+    scales: tuple[float, float],
+    scale_o: float,
+    bits: int,
+    *,
+    exponents: Ints = (),
+    has_last_channels: bool = False,
+    unsigned: int = 0,
+) -> T:
+    """A product of integers at these two scales, requantized to the output's.
+
+    With `exponents` channel c is at the product of both times 2^exponents[c]; channels are axis 1, or the last axis.
+    """
     source = k.mul(k.scalar(scales[0]), k.scalar(scales[1]))
-    return requantize(k, x, source=source, target=k.scalar(scale_o), bits=bits)
+    if exponents != ():
+        powers = channel_powers(k, exponents)
+        x = k.mul(x, powers if has_last_channels else k.per_channel(powers, x))
+    return requantize(k, x, source=source, target=k.scalar(scale_o), bits=bits, unsigned=unsigned)
+
+
+def scaled_rows(k: Kernel[T], factor: T, exponents: Ints) -> T:
+    """A factor of a product, or one for each row of its weights where these have exponents."""
+    return factor if exponents == () else k.mul(factor, channel_powers(k, exponents))
+
+
+def channel_powers(k: Kernel[T], exponents: Ints) -> T:
+    """2^−e of each channel's exponent e: it brings what is at a channel's own scale to the scale of all."""
+    return k.pow2(k.sub(k.scalar(0.0), k.vector(exponents)))
 
 
 def round_quotient(k: Kernel[T], a: T, b: T, *, ratio: T) -> T:

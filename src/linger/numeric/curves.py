@@ -31,7 +31,7 @@ import numpy as np
 from linger.numeric import blocks, fixed
 from linger.numeric.blocks import rescale, round_half_up, saturate, shifted_product
 from linger.numeric.fixed import FLOAT32_EXACT, limits
-from linger.numeric.kernel import Cell, Kernel, T
+from linger.numeric.kernel import Cell, Ints, Kernel, T
 from linger.numeric.tables import LOG2_E, POWER_OF_TWO, SIGMOID, TANH, Pieces
 
 Q7 = 128.0
@@ -75,16 +75,16 @@ def _constant(values: Sequence[int]) -> int:
     return next(i for i, v in enumerate(values) if v != values[0]) - 1
 
 
-def largest_gate(w: Any, b: Any, x_bits: int, source: float) -> float:
-    """The largest |⌊(x·wᵀ + b)·2^11/source⌉| for any x of so many bits; infinite where float32 may round on the way.
+def largest_gate(w: Any, b: Any, x_bits: int, source: float, exponents: Ints = ()) -> float:
+    """The largest |⌊(x·wᵀ + b)·2^11/source⌉| for any x of so many bits; `source` is the scale of the product, of row r times 2^exponents[r]; infinite where float32 may round on the way.
 
     float32 holds v + ½ exactly while v, counted in its own last bit (or in halves, where it is whole), is below 2^24.
     """
     sums = np.abs(np.asarray(w, np.float64)).sum(axis=1) * 2.0 ** (x_bits - 1) + np.abs(np.asarray(b, np.float64))
-    total, factor = float(sums.max(initial=0.0)), 2.0**11 / source
-    last_bit = min(factor, 0.5)
-    is_exact = total * factor / last_bit + 0.5 / last_bit < FLOAT32_EXACT
-    return total * factor if is_exact else math.inf
+    factor = 2.0**11 / source * 2.0 ** -np.asarray(exponents or 0, np.float64)
+    last_bit = np.minimum(factor, 0.5)
+    is_exact = bool((sums * factor / last_bit + 0.5 / last_bit < FLOAT32_EXACT).all())
+    return float((sums * factor).max(initial=0.0)) if is_exact else math.inf
 
 
 class StateKit(Generic[T]):

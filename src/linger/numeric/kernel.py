@@ -77,8 +77,11 @@ class Kernel(Protocol[T]):
     def like(self, value: float, reference: T) -> T:
         """A number in the precision of `reference`."""
 
+    def vector(self, values: Ints) -> T:
+        """An attribute of whole numbers, as a wide vector."""
+
     def pow2(self, exponent: T) -> T:
-        """2^exponent of a wide scalar that holds a small whole number."""
+        """2^exponent of a wide scalar or vector that holds small whole numbers."""
 
     def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> T:
         """A wide scalar that Python computes from attributes because ONNX cannot.
@@ -90,7 +93,7 @@ class Kernel(Protocol[T]):
     def wide(self, x: T) -> T:
         """Integers in a carrier in which everything that a body computes is exact."""
 
-    def store(self, x: T, bits: int) -> T:
+    def store(self, x: T, bits: int, *, is_unsigned: bool = False) -> T:
         """Whole numbers that fit in `bits` bits, as an integer tensor."""
 
     def real(self, x: T) -> T:
@@ -272,6 +275,14 @@ class Draw:
     bits: int = 8
     low: int | None = None
     high: int | None = None
+    is_unsigned: int = 0
+
+
+DrawUnsigned = partial(Draw, is_unsigned=1)
+"""The same of an unsigned type."""
+
+UNSIGNED = DrawUnsigned((2, 3))
+"""Unsigned bytes of a usual shape."""
 
 
 @dataclass(frozen=True)
@@ -293,6 +304,10 @@ class Sample:
     inputs: tuple[Any, ...]
     attributes: Mapping[str, Any]
 
+    def extended(self, **more: Any) -> Sample:
+        """The same with further attributes."""
+        return Sample(self.name, self.inputs, {**self.attributes, **more})
+
     @staticmethod
     def pair(name: str, x: Draw, y: Draw, scales: tuple[float, float, float], bits: int = 8) -> Sample:
         """A sample with two operands and one result. Bit widths of 8 are omitted, as in files."""
@@ -312,6 +327,9 @@ class Sample:
             Sample.pair("4 bits", narrow, narrow, (4.0, 2.0, 2.0), 4),
             Sample.pair("empty", Draw((0, 3)), Draw((0, 3)), (16.0, 16.0, 8.0)),
             Sample.pair("one element", Draw((1,)), Draw((1,)), (16.0, 32.0, 8.0)),
+            Sample.pair("unsigned operand", UNSIGNED, flat, (32.0, 16.0, 16.0)),
+            Sample.pair("unsigned output", UNSIGNED, flat, (32.0, 16.0, 16.0)).extended(o_unsigned=1),
+            Sample.pair("unsigned everywhere", UNSIGNED, UNSIGNED, (32.0, 32.0, 16.0)).extended(o_unsigned=1),
         )
 
     @staticmethod
@@ -416,6 +434,32 @@ class Sample:
         return Sample.product(name, (x, w, b), **(defaults | geometry))
 
     @staticmethod
+    def extended_convolutions(size: int, *, transposed: bool = False) -> tuple[Sample, ...]:
+        """Of a convolution over so many axes, with a scale for each output channel, and with unsigned data and results."""
+        image, taps, bias = (7, 6)[:size], (3, 3)[:size], {"bits": 32, "low": -9000, "high": 9000}
+        more: dict[str, Any] = {"output_padding": (0,) * size} if transposed else {}
+
+        def sample(
+            name: str, channels: tuple[int, int], group: int = 1, *, unsigned: bool = False, **how: Any
+        ) -> Sample:
+            inside, outside = channels
+            weights = (inside, outside // group, *taps) if transposed else (outside, inside // group, *taps)
+            x, b = (DrawUnsigned if unsigned else Draw)((2, inside, *image)), Draw((outside,), **bias)
+            return Sample.convolution(name, x, Draw(weights), b, group=group, pads=(1,) * 2 * size, **more, **how)
+
+        several = (0, 3, 1, 7, 2, 0)
+        return (
+            sample("a scale for each channel", (3, 4), exponents_w=several[:4]),
+            sample("a scale for each channel, groups", (4, 6), 2, exponents_w=several),
+            sample("a scale for each channel, depthwise", (5, 5), 5, exponents_w=several[:5], shift=3),
+            sample("a scale for each channel, no shift", (3, 4), exponents_w=several[:4], shift=0),
+            sample("a scale for each channel, shifted far", (3, 4), exponents_w=(9, 0, 12, 4), shift=9),
+            sample("unsigned input", (3, 4), unsigned=True),
+            sample("unsigned output", (3, 4), o_unsigned=1),
+            sample("unsigned, a scale for each channel", (4, 6), 2, unsigned=True, exponents_w=several, o_unsigned=1),
+        )
+
+    @staticmethod
     def norm(
         name: str, x: Draw, count: int, *, scale_x: float = 16.0, scale_o: float = 32.0, bits: int = 8, **more: Any
     ) -> Sample:
@@ -443,6 +487,8 @@ class Sample:
             sample("16 bits: float64", (2, 5, 3), 4, bits=(16, 16, 16), scales=fine),
             sample("empty batch", (0, 5, 3), 4),
             sample("one element", (1, 1, 1), 1),
+            sample("a scale for each row", (2, 5, 3), 4, exponents=(0, 3, 1, 2)),
+            sample("a scale for each row, lengths", (3, 6, 2), 3, lengths=(6, 1, 4), exponents=(4, 0, 1)),
         )
 
     @staticmethod
@@ -459,12 +505,13 @@ class Sample:
         go_forward: int = 1,
         bits: tuple[int, int, int] = (8, 8, 8),
         scales: tuple[float, float, float, float] = (32.0, 128.0, 128.0, 128.0),
+        exponents: Ints = (),
     ) -> Sample:
         size, batch, rows = shape[2], shape[0] if batch_first else shape[1], gates * hidden
         biases = (Draw((rows,), 32, low=-9000, high=9000),) * 2
         weights = (Draw((rows, size), bits[1]), Draw((rows, hidden), bits[1]), *biases)
         states = tuple(DrawReal((1, batch, hidden), spread) for spread in state_spreads) if has_state else ()
-        attributes = {
+        attributes: dict[str, Any] = {
             "input_size": size,
             "hidden_size": hidden,
             "batch_first": batch_first,
@@ -473,6 +520,8 @@ class Sample:
             "scale_o": scales[2],
             **dict(zip(("data_bits", "parameter_bits", "o_bits"), bits, strict=True)),
         }
+        if exponents:
+            attributes |= {"exponents_iw": exponents * gates, "exponents_hw": exponents[::-1] * gates}
         return Sample(
             name, (Draw(shape, bits[0]), *([] if lengths is None else [lengths]), *states, *weights), attributes
         )

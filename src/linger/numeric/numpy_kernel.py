@@ -21,9 +21,9 @@ from linger.numeric.kernel import ConvGeometry, ConvTransposeGeometry, Ints, ste
 Array = NDArray[Any]
 
 
-def integer_dtype(bits: int) -> np.dtype[Any]:
+def integer_dtype(bits: int, *, is_unsigned: bool = False) -> np.dtype[Any]:
     """The numpy type that stores integers of this width."""
-    return np.dtype(f"int{storage_bits(bits)}")
+    return np.dtype(f"{'u' if is_unsigned else ''}int{storage_bits(bits)}")
 
 
 class NumpyKernel:
@@ -34,6 +34,9 @@ class NumpyKernel:
 
     def scalar(self, value: float) -> Array:
         return np.asarray(value, dtype=np.float64)
+
+    def vector(self, values: Ints) -> Array:
+        return np.asarray(values, dtype=np.float64)
 
     def single(self, value: float) -> Array:
         return np.asarray(value, dtype=np.float32)
@@ -49,8 +52,8 @@ class NumpyKernel:
 
     narrow = wide
 
-    def store(self, x: Array, bits: int) -> Array:
-        return x.astype(integer_dtype(bits))
+    def store(self, x: Array, bits: int, *, is_unsigned: bool = False) -> Array:
+        return x.astype(integer_dtype(bits, is_unsigned=is_unsigned))
 
     def real(self, x: Array) -> Array:
         return x.astype(np.float32)

@@ -12,12 +12,21 @@ from typing import Any
 
 from linger.dialect import op
 from linger.numeric import blocks, curves
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 
-@op("iqAdaptiveAvgPool", has_platform_quant=False, keeps_open_sizes=False, is_for_open_sizes=True)
+@op("iqAdaptiveAvgPool", has_platform_quant=False, keeps_open_sizes=False, is_for_open_sizes=True, takes_unsigned=True)
 def iq_adaptive_avgpool(
-    k: Kernel[T], x: T, rows: T, columns: T, *, data_bits: int, o_bits: int, scale_x: float, scale_o: float
+    k: Kernel[T],
+    x: T,
+    rows: T,
+    columns: T,
+    *,
+    data_bits: int,
+    o_bits: int,
+    scale_x: float,
+    scale_o: float,
+    o_unsigned: int = 0,
 ) -> T:
     """O = sat(⌊(rowsᵀ·x·columns)·r·scale_o/scale_x + ½⌋), r the reciprocal of the window's area as of AvgPool2dInt.
 
@@ -28,7 +37,9 @@ def iq_adaptive_avgpool(
     empty = k.mul(k.sum_along(k.sum_along(k.wide(x), 0), 1), k.scalar(0.0))  # [1, 1, height, width], also of no images
     area = _windows(k, k.add(empty, k.scalar(1.0)), rows, columns)
     mean = k.mul(total, curves.window_reciprocal(k, area))
-    return blocks.requantize(k, mean, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
+    return blocks.requantize(
+        k, mean, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits, unsigned=o_unsigned
+    )
 
 
 def _windows(k: Kernel[T], x: T, rows: T, columns: T) -> T:
@@ -56,4 +67,5 @@ iq_adaptive_avgpool.samples = (
     *(_sample(f"{bits} bits", Draw((1, 2, 6, 5), bits), (1, 2)) for bits in (4, 16)),
     _sample("empty batch", Draw((0, 2, 3, 3)), (1, 1)),
     _sample("one element", Draw((1, 1, 1, 1)), (1, 1)),
+    _sample("unsigned", DrawUnsigned((2, 3, 5, 7)), (2, 3)).extended(o_unsigned=1),
 )

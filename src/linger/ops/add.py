@@ -19,11 +19,14 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     float_op="Add",
     chip_limits=("sum",),
     state_name="iqadd__default_index",
+    takes_unsigned=True,
 )
-def iq_add(k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8) -> T:
+def iq_add(
+    k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0
+) -> T:
     """O = sat(⌊x·scale_o/scale_x + ½⌋ + ⌊y·scale_o/scale_y + ½⌋)."""
     left, right = blocks.rescale_pair(k, (x, scale_x), (y, scale_y), scale_o)
-    return k.store(blocks.saturate(k, k.add(left, right), o_bits), o_bits)
+    return blocks.stored(k, k.add(left, right), o_bits, o_unsigned)
 
 
 @iq_add.refuse

@@ -7,7 +7,7 @@ from typing import Any
 
 from linger.dialect import Newer, NodeFacts, Refusal, Settings, op
 from linger.numeric import blocks, fixed
-from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Ints, Kernel, Sample, T
 
 _WHOLE_AREA = {"count_include_pad": 1, "divisor_override": -1}
 
@@ -23,6 +23,7 @@ _WHOLE_AREA = {"count_include_pad": 1, "divisor_override": -1}
     widest_data=16,
     float_op="AveragePool",
     chip_limits=("average", "pool", "pool-window"),
+    takes_unsigned=True,
 )
 def avgpool2d_int(
     k: Kernel[T],
@@ -36,6 +37,7 @@ def avgpool2d_int(
     o_bits: int,
     scale_x: float,
     scale_o: float,
+    o_unsigned: int = 0,
 ) -> T:
     """Y = sat(⌊Σ·r·scale_o/scale_x + ½⌋), r the reciprocal of the area (`fixed.window_reciprocal`).
 
@@ -43,7 +45,9 @@ def avgpool2d_int(
     """
     total = k.window_sum(x, kernel_shape=kernel_shape, strides=strides, pads=pads)
     mean = k.mul(total, k.derive("window_reciprocal", fixed.window_reciprocal, kernel_shape))
-    return blocks.requantize(k, mean, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
+    return blocks.requantize(
+        k, mean, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits, unsigned=o_unsigned
+    )
 
 
 @avgpool2d_int.refuse
@@ -121,4 +125,6 @@ avgpool2d_int.samples = (
     _sample("16 bits", Draw((1, 2, 6, 6), 16), (3, 3), bits=16),
     _sample("empty batch", Draw((0, 2, 4, 4)), (2, 2)),
     _sample("one element", Draw((1, 1, 1, 1)), (1, 1)),
+    _sample("unsigned", DrawUnsigned((2, 3, 8, 9)), (2, 3), o_unsigned=1),
+    _sample("unsigned, global 8×8 of extremes", DrawUnsigned((1, 2, 8, 8), low=250), (8, 8), o_unsigned=1),
 )

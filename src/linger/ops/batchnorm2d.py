@@ -12,7 +12,7 @@ from typing import Any
 
 from linger.dialect import Newer, Refusal, Settings, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Draw, DrawReal, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawReal, DrawUnsigned, Kernel, Sample, T
 
 
 @op(
@@ -25,6 +25,7 @@ from linger.numeric.kernel import Draw, DrawReal, Kernel, Sample, T
     limit=math.prod,
     weight_axes=1,
     keeps_shape=True,
+    takes_unsigned=True,
 )
 def batchnorm2d_int(
     k: Kernel[T],
@@ -40,11 +41,12 @@ def batchnorm2d_int(
     scale_x: float,
     scale_w: float,
     scale_o: float,
+    o_unsigned: int = 0,
 ) -> T:
     """Y = sat(⌊(x·w + b)·scale_o/(scale_x·scale_w) + ½⌋), w and b one number per channel (axis 1)."""
     product = k.mul(k.wide(x), k.per_channel(k.wide(w), x))
     accumulator = k.add(product, k.per_channel(k.wide(b), x))
-    return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits)
+    return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits, unsigned=o_unsigned)
 
 
 @batchnorm2d_int.layer("torch.nn.BatchNorm2d", "torch.nn.BatchNorm1d")
@@ -74,4 +76,5 @@ batchnorm2d_int.samples = (
     _sample("bias beyond 2^24", Draw((1, 3, 4, 4)), shift=22, b=Draw((3,), 32)),
     _sample("empty batch", Draw((0, 3, 4, 4)), shift=7),
     _sample("one element", Draw((1, 1, 1, 1)), shift=7),
+    _sample("unsigned", DrawUnsigned((2, 5, 4, 3)), shift=7).extended(o_unsigned=1),
 )

@@ -10,7 +10,7 @@ from typing import Any
 from linger.dialect import Newer, Settings, op, two_operands
 from linger.numeric import blocks
 from linger.numeric.fixed import FLOAT32_BITS
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 
 @op(
@@ -22,13 +22,23 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     state_name="function_bmm",
     has_own_counter=True,
     switch="bmm",
+    takes_unsigned=True,
 )
 def bmm_int(
-    k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, data_bits: int = 8, o_bits: int = 8
+    k: Kernel[T],
+    x: T,
+    y: T,
+    *,
+    scale_x: float,
+    scale_y: float,
+    scale_o: float,
+    data_bits: int = 8,
+    o_bits: int = 8,
+    o_unsigned: int = 0,
 ) -> T:
     """O = sat(⌊(x·y)·scale_o/(scale_x·scale_y) + ½⌋)."""
     total = k.matmul(x, y)
-    return blocks.requantize_product(k, total, (scale_x, scale_y), scale_o, o_bits)
+    return blocks.requantize_product(k, total, (scale_x, scale_y), scale_o, o_bits, unsigned=o_unsigned)
 
 
 @bmm_int.exact
@@ -74,4 +84,6 @@ bmm_int.samples = (
     _sample("beyond 2^24", Draw((1, 2, 2000), 8, 100, 127), Draw((1, 2000, 1), 8, 100, 127), (16.0, 16.0, 2.0**-16)),
     _sample("empty batch", Draw((0, 3, 4)), Draw((0, 4, 2)), (16.0, 16.0, 8.0)),
     _sample("one element", Draw((1, 1, 1)), Draw((1, 1, 1)), (16.0, 16.0, 8.0)),
+    _sample("unsigned operand", DrawUnsigned((2, 3, 4)), Draw((2, 4, 5)), (16.0, 16.0, 4.0)),
+    _sample("unsigned output", Draw((2, 3, 4)), Draw((2, 4, 5)), (16.0, 16.0, 4.0)).extended(o_unsigned=1),
 )

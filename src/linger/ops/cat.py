@@ -7,17 +7,26 @@ from typing import Any
 
 from linger.dialect import Newer, Settings, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import UNSIGNED, Draw, Kernel, Sample, T
 
 
 @op(
-    "iqCat", newer=(Newer("QCat"),), limit=max, float_op="Concat", chip_limits=("join",), picks=True, state_name="iqcat"
+    "iqCat",
+    newer=(Newer("QCat"),),
+    limit=max,
+    float_op="Concat",
+    chip_limits=("join",),
+    picks=True,
+    state_name="iqcat",
+    takes_unsigned=True,
 )
-def iq_cat(k: Kernel[T], *xs: T, scale_o: float, dim: int, o_bits: int = 8, **scales: float) -> T:
+def iq_cat(k: Kernel[T], *xs: T, scale_o: float, dim: int, o_bits: int = 8, o_unsigned: int = 0, **scales: float) -> T:
     """O = concat of sat(⌊xᵢ·scale_o/scale_x_i + ½⌋)."""
     target = k.scalar(scale_o)
     parts = [
-        blocks.requantize(k, k.wide(x), source=k.scalar(scales[f"scale_x_{i}"]), target=target, bits=o_bits)
+        blocks.requantize(
+            k, k.wide(x), source=k.scalar(scales[f"scale_x_{i}"]), target=target, bits=o_bits, unsigned=o_unsigned
+        )
         for i, x in enumerate(xs)
     ]
     return k.concat(parts, dim)
@@ -44,4 +53,6 @@ iq_cat.samples = (
     _sample("one input", (Draw((1, 2)),), (16.0,), 8.0, 1),
     _sample("16 bits", (Draw((1, 2), 16), Draw((1, 2), 16)), (1024.0, 512.0), 512.0, 1, 16),
     _sample("empty batch", (Draw((0, 2)), Draw((0, 2))), (16.0, 32.0), 16.0, 1),
+    _sample("unsigned and signed", (UNSIGNED, Draw((2, 1))), (32.0, 16.0), 16.0, 1),
+    _sample("unsigned", (UNSIGNED, UNSIGNED), (32.0, 16.0), 16.0, 1).extended(o_unsigned=1),
 )

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from linger.dialect import Refusal, Settings, op
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 
 @op(
@@ -22,6 +22,7 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     float_op="Clip",
     chip_limits=("clip",),
     picks=True,
+    takes_unsigned=True,
 )
 def clip(k: Kernel[T], x: T, low: T, high: T) -> T:
     """Y = min(max(q, low), high)."""
@@ -87,11 +88,12 @@ def from_relu6_layer(layer: object) -> Settings:
     return {"call": "torch.nn.functional.hardtanh", "arguments": (0.0, 6.0)}
 
 
-def _thresholds(bits: int) -> tuple[Draw, Draw]:
-    return Draw((), bits, low=0, high=0), Draw((), bits, low=5, high=5)
+def _thresholds(bits: int, high: int = 5, *, is_unsigned: int = 0) -> tuple[Draw, Draw]:
+    return Draw((), bits, 0, 0, is_unsigned), Draw((), bits, high, high, is_unsigned)
 
 
 clip.samples = (
     *tuple(Sample(f"{bits} bits", (Draw((2, 3, 4), bits), *_thresholds(bits)), {}) for bits in (4, 8, 16, 32)),
     Sample("one element", (Draw((1,)), *_thresholds(8)), {}),
+    Sample("unsigned", (DrawUnsigned((2, 3, 4)), *_thresholds(8, 192, is_unsigned=1)), {}),
 )

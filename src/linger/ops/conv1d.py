@@ -18,6 +18,7 @@ from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
     weight_axes=3,
     widest_data=16,
     float_op="Conv",
+    takes_unsigned=True,
     chip_limits=("window", "window-width", "depthwise", "groups"),
     state_name="function_conv1d",
     has_own_counter=True,
@@ -39,12 +40,22 @@ def conv1d_int(
     kernel_shape: Ints,
     pads: Ints,
     strides: Ints,
+    exponents_w: Ints = (),
+    o_unsigned: int = 0,
 ) -> T:
     """Y = sat(⌊(x ∗ w + b)·scale_o/(scale_x·scale_w) + ½⌋), the sum exact; b is int32 at scale_x·scale_w."""
     accumulator = k.conv1d(
         x, w, b, x_bits=data_bits, w_bits=parameter_bits, strides=strides, pads=pads, dilations=dilations, group=group
     )
-    return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits)
+    return blocks.requantize_product(
+        k,
+        accumulator,
+        (scale_x, scale_w),
+        scale_o,
+        o_bits,
+        exponents=exponents_w,
+        unsigned=o_unsigned,
+    )
 
 
 conv1d_int.layer("torch.nn.Conv1d")(convolution)
@@ -73,4 +84,5 @@ conv1d_int.samples = (
     _sample("bias beyond 2^24", Draw((1, 2, 3)), Draw((2, 2, 1)), Draw((2,), 32), shift=22),
     _sample("empty batch", Draw((0, 2, 6)), Draw((3, 2, 3)), None),
     _sample("one element", Draw((1, 1, 1)), Draw((1, 1, 1)), Draw((1,), **_BIAS)),
+    *Sample.extended_convolutions(1),
 )

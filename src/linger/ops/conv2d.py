@@ -7,7 +7,7 @@ import math
 
 from linger.dialect import Newer, convolution, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Ints, Kernel, Sample, T
 
 
 @op(
@@ -19,6 +19,7 @@ from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
     weight_axes=4,
     widest_data=16,
     float_op="Conv",
+    takes_unsigned=True,
     chip_limits=("window", "window-width", "depthwise", "groups"),
     state_name="function_conv2d",
     has_own_counter=True,
@@ -40,12 +41,22 @@ def conv2d_int(
     kernel_shape: Ints,
     pads: Ints,
     strides: Ints,
+    exponents_w: Ints = (),
+    o_unsigned: int = 0,
 ) -> T:
     """Y = sat(⌊(x ∗ w + b)·scale_o/(scale_x·scale_w) + ½⌋), the sum exact; b is int32 at scale_x·scale_w."""
     accumulator = k.conv2d(
         x, w, b, x_bits=data_bits, w_bits=parameter_bits, strides=strides, pads=pads, dilations=dilations, group=group
     )
-    return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits)
+    return blocks.requantize_product(
+        k,
+        accumulator,
+        (scale_x, scale_w),
+        scale_o,
+        o_bits,
+        exponents=exponents_w,
+        unsigned=o_unsigned,
+    )
 
 
 conv2d_int.layer("torch.nn.Conv2d")(convolution)
@@ -78,4 +89,13 @@ conv2d_int.samples = (
     _sample("bias beyond 2^24", Draw((1, 2, 3, 3)), Draw((2, 2, 1, 1)), Draw((2,), 32), shift=22),
     _sample("empty batch", Draw((0, 2, 4, 4)), Draw((3, 2, 3, 3)), None),
     _sample("one element", Draw((1, 1, 1, 1)), Draw((1, 1, 1, 1)), Draw((1,), **_BIAS)),
+    *Sample.extended_convolutions(2),
+    _sample(
+        "unsigned, accumulator beyond 2^24",
+        DrawUnsigned((1, 80, 3, 3), low=240),
+        Draw((3, 80, 3, 3), low=120),
+        Draw((3,), **_BIAS),
+        shift=17,
+        o_unsigned=1,
+    ),
 )

@@ -25,6 +25,7 @@ from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
     is_transposed=True,
     widest_data=16,
     float_op="ConvTranspose",
+    takes_unsigned=True,
     chip_limits=("window", "window-width", "depthwise", "groups", "room", "transposed-bias"),
     state_name="function_conv_transpose2d",
     has_own_counter=True,
@@ -47,6 +48,8 @@ def conv_transpose2d_int(
     output_padding: Ints,
     pads: Ints,
     strides: Ints,
+    exponents_w: Ints = (),
+    o_unsigned: int = 0,
 ) -> T:
     """Y = sat(⌊(x ∗ᵀ w + b)·scale_o/(scale_x·scale_w) + ½⌋), the sum exact; w is [in, out/group, kh, kw]."""
     accumulator = k.conv_transpose2d(
@@ -61,7 +64,15 @@ def conv_transpose2d_int(
         dilations=dilations,
         group=group,
     )
-    return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits)
+    return blocks.requantize_product(
+        k,
+        accumulator,
+        (scale_x, scale_w),
+        scale_o,
+        o_bits,
+        exponents=exponents_w,
+        unsigned=o_unsigned,
+    )
 
 
 @conv_transpose2d_int.refuse
@@ -128,4 +139,5 @@ conv_transpose2d_int.samples = (
     _sample("bias beyond 2^24", Draw((1, 2, 3, 3)), Draw((2, 2, 1, 1)), Draw((2,), 32), shift=22),
     _sample("empty batch", Draw((0, 2, 4, 4)), Draw((2, 3, 3, 3)), None),
     _sample("one element", Draw((1, 1, 1, 1)), Draw((1, 1, 1, 1)), Draw((1,), **_BIAS)),
+    *Sample.extended_convolutions(2, transposed=True),
 )

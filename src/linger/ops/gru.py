@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from linger.dialect import Newer, Refusal, Settings, no_settings, op
+from linger.numeric import blocks
 from linger.numeric.curves import Q7, GateKit, StateKit, largest_gate
-from linger.numeric.kernel import Kernel, Sample, T
+from linger.numeric.kernel import Ints, Kernel, Sample, T
 
 _WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
 _STATES = dict.fromkeys(("scale_c", "has_hidden", "has_cell"))
@@ -55,6 +56,8 @@ def gru_int(
     o_bits: int,
     num_layers: int = 1,
     dropout: float = 0.0,
+    exponents_iw: Ints = (),
+    exponents_hw: Ints = (),
 ) -> tuple[T, T]:
     """N = tanh(sat16(i_n + ⌊r·h_n/2^7⌉)); h' = sat(⌊(n·2^7 + z·(⌊h·2^7/scale_h⌉ − n))·scale_h/2^14⌉).
 
@@ -62,9 +65,10 @@ def gru_int(
     """
     kit = StateKit(k, o_bits=o_bits, scale_h=scale_h)
     from_input = k.div(k.scalar(2.0**11), k.mul(k.scalar(scale_i), k.scalar(scale_iw)))
+    from_input = blocks.scaled_rows(k, from_input, exponents_iw)
     of_input = k.rounded_product(w_ih, b_ih, from_input, axes=3)
     steps = of_input(k.narrow(k.to_steps(x, lengths, batch_first=batch_first, go_forward=go_forward)))
-    from_state = kit.to_gates(scale_hw)
+    from_state = blocks.scaled_rows(k, kit.to_gates(scale_hw), exponents_hw)
 
     def prepare() -> Callable[[tuple[T, ...], T], tuple[T, ...]]:
         gates = GateKit(k, ("sigmoid", "sigmoid", "sigmoid"), b_hh)
@@ -111,8 +115,12 @@ def float32_suffices(inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -
     An output scale beyond 2^20 would shift the result out of float32.
     """
     a = attributes
-    of_input = largest_gate(inputs["w_ih"], inputs["b_ih"], a["data_bits"], a["scale_i"] * a["scale_iw"])
-    of_state = largest_gate(inputs["w_hh"], inputs["b_hh"], a["o_bits"], a["scale_h"] * a["scale_hw"])
+    of_input = largest_gate(
+        inputs["w_ih"], inputs["b_ih"], a["data_bits"], a["scale_i"] * a["scale_iw"], a["exponents_iw"]
+    )
+    of_state = largest_gate(
+        inputs["w_hh"], inputs["b_hh"], a["o_bits"], a["scale_h"] * a["scale_hw"], a["exponents_hw"]
+    )
     state = 2.0 ** (a["o_bits"] - 1) * Q7 / a["scale_h"]
     return of_input < 2.0**22 and of_state < 2.0**17 and state < 2.0**16 and a["scale_h"] <= 2.0**20
 

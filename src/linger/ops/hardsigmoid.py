@@ -12,17 +12,17 @@ from typing import Any
 
 from linger.dialect import Refusal, Settings, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 
 # A sixth is no whole number at any scale, so none is too fine.
-@op("iqHardsigmoid", limit=math.inf, is_pointwise=True, state_name="iqhardsigmoid")
-def iq_hardsigmoid(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8) -> T:
+@op("iqHardsigmoid", limit=math.inf, is_pointwise=True, state_name="iqhardsigmoid", takes_unsigned=True)
+def iq_hardsigmoid(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0) -> T:
     """O = sat(⌊min(max(x + 3·scale_x, 0), 6·scale_x)·scale_o/(6·scale_x) + ½⌋), rounded once."""
     source = k.scalar(scale_x)
     ramp = blocks.ramp(k, k.wide(x), source)
     whole = blocks.round_sixth(k, k.mul(ramp, k.div(k.scalar(scale_o), source)))
-    return k.store(blocks.saturate(k, whole, o_bits), o_bits)
+    return blocks.stored(k, whole, o_bits, o_unsigned)
 
 
 iq_hardsigmoid.used(lambda _settings, _constants: (-3.0, 3.0))  # the ramp
@@ -49,4 +49,5 @@ iq_hardsigmoid.samples = (
     _sample("4 bits", Draw((4, 50), 4), 2.0, 4.0),
     _sample("empty", Draw((0, 3)), 16.0, 64.0),
     _sample("one element", Draw((1,)), 16.0, 64.0),
+    _sample("unsigned", DrawUnsigned((4, 50)), 32.0, 128.0).extended(o_unsigned=1),
 )

@@ -13,20 +13,35 @@ from typing import Any
 
 from linger.dialect import Refusal, Settings, op
 from linger.numeric import blocks, curves
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 _ONE = 2.0 ** (2 * curves.WEIGHT_BITS)
 
 
-@op("iqInterpolate", has_platform_quant=False, keeps_open_sizes=False, sized_inputs=("rows", "columns"))
+@op(
+    "iqInterpolate",
+    has_platform_quant=False,
+    keeps_open_sizes=False,
+    sized_inputs=("rows", "columns"),
+    takes_unsigned=True,
+)
 def iq_interpolate(
-    k: Kernel[T], x: T, rows: T, columns: T, *, data_bits: int, o_bits: int, scale_x: float, scale_o: float
+    k: Kernel[T],
+    x: T,
+    rows: T,
+    columns: T,
+    *,
+    data_bits: int,
+    o_bits: int,
+    scale_x: float,
+    scale_o: float,
+    o_unsigned: int = 0,
 ) -> T:
     """O = sat(⌊(rowsᵀ·x·columns)·scale_o/(2^28·scale_x) + ½⌋), the products exact; linger writes scale_o = scale_x."""
     # the constant stands on the right: runtimes do not broadcast a left matrix over an empty batch
     total = k.swap_height_width(k.matmul(k.swap_height_width(k.matmul(x, columns)), rows))
     source = k.mul(k.scalar(_ONE), k.scalar(scale_x))
-    return blocks.requantize(k, total, source=source, target=k.scalar(scale_o), bits=o_bits)
+    return blocks.requantize(k, total, source=source, target=k.scalar(scale_o), bits=o_bits, unsigned=o_unsigned)
 
 
 @iq_interpolate.constants("rows", "columns", need_scale=False)
@@ -80,4 +95,5 @@ iq_interpolate.samples = (
     *(_sample(f"{bits} bits", Draw((1, 2, 4, 5), bits), (6, 7)) for bits in (4, 16)),
     _sample("empty batch", Draw((0, 2, 3, 3)), (4, 4)),
     _sample("one element", Draw((1, 1, 1, 1)), (1, 1)),
+    _sample("unsigned", DrawUnsigned((2, 3, 4, 5)), (8, 10)).extended(o_unsigned=1),
 )

@@ -7,7 +7,7 @@ import math
 
 from linger.dialect import Newer, no_settings, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Ints, Kernel, Sample, T
 
 
 @op(
@@ -17,6 +17,7 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     weight_axes=2,
     keeps_open_sizes=False,
     float_op="Gemm",
+    takes_unsigned=True,
     chip_limits=("left-matrix", "product-width", "product-rank"),
     state_name="function_linear",
     has_own_counter=True,
@@ -33,10 +34,21 @@ def linear_int(
     scale_x: float,
     scale_w: float,
     scale_o: float,
+    exponents_w: Ints = (),
+    o_unsigned: int = 0,
 ) -> T:
     """Y = sat(⌊(x·wᵀ + b)·scale_o/(scale_x·scale_w) + ½⌋), the sum exact; w is [out, in]."""
     accumulator = k.linear(x, w, b, x_bits=data_bits, w_bits=parameter_bits)
-    return blocks.requantize_product(k, accumulator, (scale_x, scale_w), scale_o, o_bits)
+    return blocks.requantize_product(
+        k,
+        accumulator,
+        (scale_x, scale_w),
+        scale_o,
+        o_bits,
+        exponents=exponents_w,
+        has_last_channels=True,
+        unsigned=o_unsigned,
+    )
 
 
 linear_int.layer("torch.nn.Linear")(no_settings)
@@ -59,4 +71,16 @@ linear_int.samples = (
     Sample.product("accumulator beyond 2^24", (Draw((2, 2048), low=100), Draw((3, 2048), low=100), None), shift=18),
     Sample.product("empty batch", (Draw((0, 6)), Draw((5, 6)), None), shift=6),
     Sample.product("one element", (Draw((1, 1)), Draw((1, 1)), Draw((1,), **_BIAS)), shift=6),
+    Sample.product(
+        "a scale for each channel",
+        (Draw((3, 10)), Draw((4, 10)), Draw((4,), **_BIAS)),
+        exponents_w=(0, 3, 1, 7),
+    ),
+    Sample.product("unsigned input", (DrawUnsigned((3, 10)), Draw((4, 10)), None)),
+    Sample.product(
+        "unsigned, a scale for each channel, three axes",
+        (DrawUnsigned((2, 3, 10)), Draw((4, 10)), Draw((4,), **_BIAS)),
+        exponents_w=(2, 0, 5, 1),
+        o_unsigned=1,
+    ),
 )

@@ -12,11 +12,13 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, Sample, T
 
 
-@op("iqMax", limit=min, picks=True, state_name="iqmax")
-def iq_max(k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8) -> T:
+@op("iqMax", limit=min, picks=True, state_name="iqmax", takes_unsigned=True)
+def iq_max(
+    k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0
+) -> T:
     """O = sat(max(⌊x·scale_o/scale_x + ½⌋, ⌊y·scale_o/scale_y + ½⌋))."""
     left, right = blocks.rescale_pair(k, (x, scale_x), (y, scale_y), scale_o)
-    return k.store(blocks.saturate(k, k.where_less(left, right, right, left), o_bits), o_bits)
+    return blocks.stored(k, k.where_less(left, right, right, left), o_bits, o_unsigned)
 
 
 @iq_max.used

@@ -7,7 +7,7 @@ from typing import Any
 
 from linger.dialect import Newer, Refusal, Settings, op
 from linger.numeric import fixed
-from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Ints, Kernel, Sample, T
 
 
 @op(
@@ -21,6 +21,7 @@ from linger.numeric.kernel import Draw, Ints, Kernel, Sample, T
     float_op="MaxPool",
     chip_limits=("pool", "pool-window"),
     picks=True,
+    takes_unsigned=True,
 )
 def maxpool(
     k: Kernel[T],
@@ -74,4 +75,5 @@ maxpool.samples = (
     *(_sample(f"{bits} bits", Draw((1, 2, 4, 4), bits)) for bits in (4, 16, 32)),
     _sample("empty batch", Draw((0, 2, 4, 4))),
     _sample("one element", Draw((1, 1, 1, 1)), (1, 1)),
+    _sample("unsigned, padded", DrawUnsigned((1, 2, 7, 7)), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
 )

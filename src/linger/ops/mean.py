@@ -12,7 +12,7 @@ from typing import Any
 
 from linger.dialect import Refusal, Settings, kept_axis, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 _FINER = 10
 _EXACT_BITS = 52
@@ -23,14 +23,16 @@ def _finest(scales: Iterable[float]) -> float:
     return min(scales) * 2.0**_FINER
 
 
-@op("iqMean", limit=_finest, state_name="iqmean__default_index")
-def iq_mean(k: Kernel[T], x: T, *, dims: int, scale_x: float, scale_o: float, o_bits: int = 8) -> T:
+@op("iqMean", limit=_finest, state_name="iqmean__default_index", takes_unsigned=True)
+def iq_mean(
+    k: Kernel[T], x: T, *, dims: int, scale_x: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0
+) -> T:
     """O = sat(⌊Σx·scale_o/(scale_x·N) + ½⌋) along the axis `dims` of N elements; the quotient is not rounded before."""
     x = k.wide(x)
     count = k.sum_along(k.add(k.mul(x, k.scalar(0.0)), k.scalar(1.0)), dims)
     ratio = k.div(k.scalar(scale_o), k.scalar(scale_x))
     mean = blocks.round_quotient(k, k.sum_along(x, dims), count, ratio=ratio)
-    return k.store(blocks.saturate(k, mean, o_bits), o_bits)
+    return blocks.stored(k, mean, o_bits, o_unsigned)
 
 
 iq_mean.real(lambda torch, x, *, dims, **_: torch.mean(x, dims, keepdim=True))
@@ -62,4 +64,5 @@ iq_mean.samples = (
     Sample.single("32 bits", Draw((3, 40), 32), 2.0**20, 2.0**20, dims=1),
     Sample.single("empty", Draw((0, 3)), 16.0, 8.0, dims=1),
     Sample.single("one element", Draw((1,)), 16.0, 8.0, dims=0),
+    Sample.single("unsigned", DrawUnsigned((3, 7, 5)), 16.0, 32.0, dims=1).extended(o_unsigned=1),
 )

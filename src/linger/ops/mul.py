@@ -10,7 +10,7 @@ from typing import Any
 from linger.dialect import Newer, op, two_operands
 from linger.numeric import blocks
 from linger.numeric.fixed import FLOAT32_BITS
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import UNSIGNED, Draw, Kernel, Sample, T
 
 
 @op(
@@ -20,11 +20,14 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     float_op="Mul",
     chip_limits=("factor",),
     state_name="iqmul__default_index",
+    takes_unsigned=True,
 )
-def iq_mul(k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8) -> T:
+def iq_mul(
+    k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0
+) -> T:
     """O = sat(⌊x·y·scale_o/(scale_x·scale_y) + ½⌋)."""
     product = k.mul(k.wide(x), k.wide(y))
-    return blocks.requantize_product(k, product, (scale_x, scale_y), scale_o, o_bits)
+    return blocks.requantize_product(k, product, (scale_x, scale_y), scale_o, o_bits, unsigned=o_unsigned)
 
 
 @iq_mul.exact
@@ -45,4 +48,6 @@ iq_mul.samples = (
     _sample("16 bits", Draw((2, 3), 16), Draw((2, 3), 16), (1024.0, 256.0, 64.0), 16),
     _sample("empty", Draw((0, 3)), Draw((0, 3)), (16.0, 16.0, 8.0)),
     _sample("one element", Draw((1,)), Draw((1,)), (16.0, 32.0, 8.0)),
+    _sample("unsigned operand", UNSIGNED, Draw((2, 3)), (16.0, 32.0, 8.0)),
+    _sample("unsigned", UNSIGNED, UNSIGNED, (16.0, 32.0, 2.0)).extended(o_unsigned=1),
 )

@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from linger.dialect import NodeFacts, Refusal, Settings, op
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 
 @op(
@@ -24,6 +24,7 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     is_sized_by_values=True,
     chip_limits=("pad",),
     if_differs="Leave padding to the convolution behind it (padding=), which is exact.",
+    takes_unsigned=True,
 )
 def iq_pad(k: Kernel[T], x: T, pads: T, value: T) -> T:
     """Y = x with `pads` more places at the ends of each axis, all of them `value`."""
@@ -72,7 +73,7 @@ def from_pad(x: Any, pad: Any, mode: Any = "constant", value: float | None = Non
 
 def _sample(name: str, x: Draw, most: int = 2, value: int = 0) -> Sample:
     pads = Draw((2 * len(x.shape),), 64, low=0, high=most)
-    return Sample(name, (x, pads, Draw((), x.bits, low=value, high=value)), {})
+    return Sample(name, (x, pads, Draw((), x.bits, value, value, x.is_unsigned)), {})
 
 
 iq_pad.samples = (
@@ -85,4 +86,5 @@ iq_pad.samples = (
     *(_sample(f"{bits} bits", Draw((1, 2, 4, 3), bits), value=5) for bits in (4, 16, 32)),
     _sample("empty batch", Draw((0, 3)), 0),
     _sample("one element", Draw((1,)), 3),
+    _sample("unsigned", DrawUnsigned((2, 3, 4, 5)), value=200),
 )

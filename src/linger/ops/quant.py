@@ -21,10 +21,10 @@ from linger.numeric.kernel import DrawReal, Kernel, Sample, T
     chip_limits=("quant",),
     state_name="iq_tensor_quant",
 )
-def quant(k: Kernel[T], x: T, *, data_bits: int, scale_x: float) -> T:
+def quant(k: Kernel[T], x: T, *, data_bits: int, scale_x: float, o_unsigned: int = 0) -> T:
     """Q = sat(⌊x·scale_x + ½⌋), the product and the sum in float32."""
     rounded = blocks.round_half_up(k, k.mul(x, k.single(scale_x)))
-    return k.store(blocks.saturate(k, k.wide(rounded), data_bits), data_bits)
+    return blocks.stored(k, k.wide(rounded), data_bits, o_unsigned)
 
 
 quant.samples = (
@@ -39,4 +39,5 @@ quant.samples = (
         )
     ),
     Sample("one element", (DrawReal((1,)),), {"data_bits": 8, "scale_x": 32.0}),
+    Sample("unsigned", (DrawReal((2, 3, 4), 6.0),), {"data_bits": 8, "scale_x": 16.0, "o_unsigned": 1}),
 )

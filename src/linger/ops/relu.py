@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from linger.dialect import no_settings, only_in_place, op
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import UNSIGNED, Draw, Kernel, Sample, T
 
 
 @op(
@@ -17,6 +17,7 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     output_bits=None,
     float_op="Relu",
     picks=True,
+    takes_unsigned=True,
 )
 def relu(k: Kernel[T], x: T) -> T:
     """Y = max(q, 0)."""
@@ -30,4 +31,5 @@ relu.samples = (
     *tuple(Sample(f"{bits} bits", (Draw((2, 3, 5), bits),), {}) for bits in (4, 8, 16, 32)),
     Sample("empty", (Draw((0, 3)),), {}),
     Sample("one element", (Draw((1,)),), {}),
+    Sample("unsigned", (UNSIGNED,), {}),
 )

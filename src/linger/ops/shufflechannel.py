@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from linger.dialect import Refusal, Settings, op
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 
-@op("ShuffleChannel", is_scale_free=True, keeps_shape=True, output_bits=None, picks=True)
+@op("ShuffleChannel", is_scale_free=True, keeps_shape=True, output_bits=None, picks=True, takes_unsigned=True)
 def shuffle_channel(k: Kernel[T], x: T, *, groups: int) -> T:
     """Y[:, c] = x[:, (c mod groups)·channels/groups + ⌊c/groups⌋], c counting the channels of axis 1."""
     return k.shuffle(x, groups)
@@ -38,4 +38,5 @@ shuffle_channel.samples = (
     *(_sample(f"{bits} bits", Draw((1, 6, 2, 3), bits), 2) for bits in (4, 16, 32)),
     _sample("empty batch", Draw((0, 4, 3)), 2),
     _sample("one element", Draw((1, 1, 1)), 1),
+    _sample("unsigned", DrawUnsigned((2, 6, 3, 4)), 2),
 )

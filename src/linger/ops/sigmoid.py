@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from linger.dialect import Newer, no_settings, op
 from linger.numeric import blocks, tables
-from linger.numeric.kernel import Kernel, Sample, T
+from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
 @op(
@@ -24,10 +24,10 @@ from linger.numeric.kernel import Kernel, Sample, T
     chip_limits=("curve",),
     state_name="iqsigmoid",
 )
-def iq_sigmoid(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8) -> T:
+def iq_sigmoid(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0) -> T:
     """O = sat(⌊σ(sat(⌊x·2^11/scale_x + ½⌋))·scale_o/2^15 + ½⌋), σ: Q11 → Q15 by `tables.SIGMOID`."""
     y = blocks.piecewise_linear(k, k.wide(x), source=k.scalar(scale_x), pieces=tables.SIGMOID)
-    return blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=o_bits)
+    return blocks.requantize(k, y, source=k.scalar(2.0**15), target=k.scalar(scale_o), bits=o_bits, unsigned=o_unsigned)
 
 
 @iq_sigmoid.on("arcs", input_bits=8, pieces=tables.ARCS_SIGMOID)
@@ -50,7 +50,10 @@ iq_sigmoid.real(lambda torch, x, **_: torch.sigmoid(x))
 iq_sigmoid.function("torch.sigmoid", "torch.sigmoid_", "torch.special.expit", methods=("sigmoid", "sigmoid_"))(
     no_settings
 )
-iq_sigmoid.samples = Sample.gate_curves()
+iq_sigmoid.samples = (
+    *Sample.gate_curves(),
+    Sample.single("unsigned output", Draw((4, 50), 16), 2048.0, 256.0, 8).extended(o_unsigned=1),
+)
 
 for _variant in iq_sigmoid.variants.values():
     _variant.samples = Sample.wide_gate_curves()

@@ -20,11 +20,14 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     if_differs="Quantize the model for this chip, linger.init(model, target={target!r}): it then computes x + y·(−1), which is "
     "exact.",
     state_name="iqsub__default_index",
+    takes_unsigned=True,
 )
-def iq_sub(k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8) -> T:
+def iq_sub(
+    k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0
+) -> T:
     """O = sat(⌊x·scale_o/scale_x + ½⌋ − ⌊y·scale_o/scale_y + ½⌋)."""
     left, right = blocks.rescale_pair(k, (x, scale_x), (y, scale_y), scale_o)
-    return k.store(blocks.saturate(k, k.sub(left, right), o_bits), o_bits)
+    return blocks.stored(k, k.sub(left, right), o_bits, o_unsigned)
 
 
 @iq_sub.function("torch.sub", "torch.subtract", methods=("sub", "subtract", "__sub__", "sub_", "subtract_", "__isub__"))

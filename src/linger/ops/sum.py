@@ -10,7 +10,7 @@ from typing import Any
 
 from linger.dialect import Settings, kept_axis, op
 from linger.numeric import blocks
-from linger.numeric.kernel import Draw, Kernel, Sample, T
+from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 
 @op(
@@ -18,11 +18,14 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     limit=min,
     if_missing="Replace the sum by an average pool, or by a product with a matrix of ones.",
     state_name="iqsum__default_index",
+    takes_unsigned=True,
 )
-def iq_sum(k: Kernel[T], x: T, *, dims: int, scale_x: float, scale_o: float, o_bits: int = 8) -> T:
+def iq_sum(k: Kernel[T], x: T, *, dims: int, scale_x: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0) -> T:
     """O = sat(⌊Σx·scale_o/scale_x + ½⌋) along the axis `dims`."""
     total = k.sum_along(k.wide(x), dims)
-    return blocks.requantize(k, total, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
+    return blocks.requantize(
+        k, total, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits, unsigned=o_unsigned
+    )
 
 
 iq_sum.real(lambda torch, x, *, dims, **_: torch.sum(x, dims, keepdim=True))
@@ -45,4 +48,5 @@ iq_sum.samples = (
     Sample.single("32 bits", Draw((3, 40), 32), 2.0**20, 2.0**14, dims=1),
     Sample.single("empty", Draw((0, 3)), 16.0, 8.0, dims=1),
     Sample.single("one element", Draw((1,)), 16.0, 8.0, dims=0),
+    Sample.single("unsigned", DrawUnsigned((3, 4, 5)), 16.0, 4.0, dims=1).extended(o_unsigned=1),
 )

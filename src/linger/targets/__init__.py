@@ -59,6 +59,8 @@ class Target:
         refused_ops: Op types that the packer lists, and at which it or the engine stopped.
         unpacked_ops: Op types that the chip runs and the packer does not list.
         refuses_untried: Whether an op that nobody has tried is an error. Else it is a warning.
+        per_channel: Whether it takes one weight scale for each output channel.
+        unsigned: Whether it takes 8-bit activations of 0 … 255.
         limits: The tables of the file, by name.
     """
 
@@ -73,6 +75,8 @@ class Target:
     refused_ops: frozenset[str]
     unpacked_ops: frozenset[str]
     refuses_untried: bool
+    per_channel: bool
+    unsigned: bool
     limits: Mapping[str, Values] = field(default_factory=dict, repr=False)
 
     def status_of(self, op_type: str, *, is_float: bool = False) -> Status:
@@ -161,6 +165,21 @@ def find_target(name: str) -> Target:
             f"Choose one of {', '.join(TARGETS)}, or None for no limits."
         )
     return TARGETS[name]
+
+
+def has_numbers(target: str | None, kind: str) -> bool:
+    """Whether a target has this extension of the numbers; without a target only what every chip can hold is used."""
+    return target is not None and bool(getattr(find_target(target), kind))
+
+
+def refuse_numbers(where: str, target: str | None, **asked: bool | None) -> None:
+    """Refuse extensions of the numbers, by name, that a target does not have (UsageError, all of them at once)."""
+    missing = [name for name, value in asked.items() if value and target is not None and not has_numbers(target, name)]
+    refuse_if(
+        bool(missing),
+        f"{where}: {target} does not have {' and '.join(f'{name}=True' for name in missing)}. Leave it out, or choose one of "
+        f"{', '.join(each.name for each in TARGETS.values() if each.per_channel and each.unsigned) or 'no target'}.",
+    )
 
 
 def chips_with(op_type: str) -> tuple[str, ...]:

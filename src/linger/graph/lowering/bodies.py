@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.dialect import DOMAIN, DOMAIN_VERSION, Op, is_known, ops
+from linger.dialect import DOMAIN, DOMAIN_VERSION, EXTENSIONS, Op, extensions_of, is_known, ops
 from linger.errors import GraphError, LingerError, UnsupportedError, UsageError, listing
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.conversion.node_rewriter import content_of
@@ -300,14 +300,17 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         UnsupportedError: Nodes whose op linger does not know, all of them named.
     """
     changes = Changes() if is_normal else bring_to_normal_form(model)
-    library: dict[tuple[str, str | None, int, int, bool], tuple[ir.Function, Mapping[str, Derived]]] = {}
+    library: dict[
+        tuple[str, str | None, int, int, bool, frozenset[str]], tuple[ir.Function, Mapping[str, Derived]]
+    ] = {}
     for node in [n for n in dialect_nodes(model) if n.op_identifier() not in model.functions]:
         op = op_of(node)
         arity, bits, is_narrow = len(node.inputs), element_bits_of(node), is_narrow_exact(node, op)
-        key = (op.name, op.platform, arity, bits, is_narrow)
+        extensions = extensions_of(attributes_of(node, op))
+        key = (op.name, op.platform, arity, bits, is_narrow, extensions)
         if key not in library:
             build = partial(build_function, op, opset=opset_of(model), is_for_shapes=is_for_shapes)
-            library[key] = build(arity=arity, element_bits=bits, is_narrow_exact=is_narrow)
+            library[key] = build(arity=arity, element_bits=bits, is_narrow_exact=is_narrow, extensions=extensions)
         function, derived = library[key]
         _call(node, op, function, derived)
         changes.note(describe(node), f"runs as {function.domain}::{op.name}")
@@ -323,7 +326,7 @@ def _call(node: ir.Node, op: Op, function: ir.Function, derived: Mapping[str, De
     attributes = attributes_of(node, op)
     node.domain = function.domain
     for name, value in attributes.items():
-        if name not in node.attributes:
+        if name not in node.attributes and name not in EXTENSIONS:
             node.attributes[name] = make_attribute(name, value)
     for name, each in derived.items():
         node.attributes[name] = make_attribute(
@@ -332,50 +335,61 @@ def _call(node: ir.Node, op: Op, function: ir.Function, derived: Mapping[str, De
 
 
 def build_function(
-    op: Op, *, opset: int, arity: int, element_bits: int, is_narrow_exact: bool = True, is_for_shapes: bool = False
+    op: Op,
+    *,
+    opset: int,
+    arity: int,
+    element_bits: int,
+    is_narrow_exact: bool = True,
+    is_for_shapes: bool = False,
+    extensions: frozenset[str] = frozenset(),
 ) -> tuple[ir.Function, Mapping[str, Derived]]:
     """Interpret an op's body into a model-local function; with it, the attributes to be added to each node that calls it.
 
     One function has one signature, so variants (another chip's arithmetic, another number of inputs, wider integers where
     the body cares) live in sub-domains: `thinker.arcs::iqSigmoid`, `thinker.n3::iqCat`, `thinker.i16::Relu`, and
-    `thinker.f64::LSTMInt` where float32 would round.
+    `thinker.f64::LSTMInt` where float32 would round. Nodes with an attribute of ours (`extensions`) have functions of
+    their own, too: `thinker.channels::Conv2dInt`. In the others the attribute has its default.
     """
     kernel = _ElementAwareKernel(opset=opset, element_bits=element_bits)
     kernel.is_narrow_exact, kernel.is_deferring = is_narrow_exact, not is_for_shapes
-    names, references = _signature(op, arity)
+    names, references, defaults = _signature(op, arity, extensions)
     inputs = [ir.Value(name=name) for name in names]
     arguments = [OnnxValue(_input_type(op, name, element_bits), x) for name, x in zip(names, inputs, strict=True)]
-    results = op.body(kernel, *op.arrange(arguments), **references)
+    results = op.body(kernel, *op.arrange(arguments), **references, **defaults)
     outputs = _materialized(kernel, op, results)
     graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
     for node in reversed(kernel.nodes):  # steps of a body that this form of the op does without
         if not any(value in outputs or value.uses() for value in node.outputs):
             remove_nodes([node])
     parameters = [ir.Attr(n, ATTRIBUTE_TYPES[each.kind], None) for n, each in (references | kernel.derived).items()]
-    domain = _domain(op, arity, is_narrow_exact=is_narrow_exact)
+    domain = _domain(op, arity, extensions, is_narrow_exact=is_narrow_exact)
     if kernel.depends_on_element and element_bits != _PLAIN_ELEMENT_BITS:
         domain += f".i{element_bits}"
     return ir.Function(domain, op.name, graph=graph, attributes=parameters), kernel.derived
 
 
-def _signature(op: Op, arity: int) -> tuple[tuple[str, ...], dict[str, AttributeRef]]:
-    """The names of the inputs, and the attributes, of an op with so many inputs."""
-    references = {a.name: AttributeRef(a.name, a.kind) for a in op.attributes}
+def _signature(
+    op: Op, arity: int, extensions: frozenset[str]
+) -> tuple[tuple[str, ...], dict[str, AttributeRef], dict[str, Any]]:
+    """The names of the inputs, and the attributes, of an op with so many inputs; and extensions that nodes leave out."""
+    defaults = {a.name: a.default for a in op.attributes if a.name in EXTENSIONS and a.name not in extensions}
+    references = {a.name: AttributeRef(a.name, a.kind) for a in op.attributes if a.name not in defaults}
     if not op.is_variadic:
-        return op.form(arity), references
-    scales = [f"scale_x_{i}" for i in range(arity)]
-    return tuple(f"x{i}" for i in range(arity)), references | {n: AttributeRef(n, "float") for n in scales}
+        return op.form(arity), references, defaults
+    scales = {f"scale_x_{i}": AttributeRef(f"scale_x_{i}", "float") for i in range(arity)}
+    return tuple(f"x{i}" for i in range(arity)), references | scales, defaults
 
 
 def _materialized(kernel: OnnxKernel, op: Op, results: Any) -> list[ir.Value]:
     return [kernel.materialize(result) for result in (results if len(op.outputs) > 1 else [results])]
 
 
-def _domain(op: Op, arity: int, *, is_narrow_exact: bool) -> str:
-    """The domain of an op's function: a sub-domain for a chip, for an unusual number of inputs, for float64."""
+def _domain(op: Op, arity: int, extensions: frozenset[str], *, is_narrow_exact: bool) -> str:
+    """The domain of an op's function: a sub-domain for a chip, for an unusual number of inputs, for float64, for extensions."""
     usual = _PLAIN_ARITY if op.is_variadic else len(op.forms[0]) if op.forms else arity
     parts = [DOMAIN, op.platform, None if arity == usual else f"n{arity}", None if is_narrow_exact else "f64"]
-    return ".".join(filter(None, parts))
+    return ".".join(filter(None, [*parts, *(part for name, (part, _) in EXTENSIONS.items() if name in extensions)]))
 
 
 def _input_type(op: Op, name: str, element_bits: int) -> ir.DataType:

@@ -48,6 +48,7 @@ from linger.numeric.c.views import (
     by_cases,
 )
 from linger.numeric.fixed import storage_bits
+from linger.numeric.kernel import Ints
 
 _LARGEST_EXPONENT = 100
 """A power of two with a larger exponent could overflow or underflow float32."""
@@ -140,6 +141,9 @@ class CArithmetic:
     # numbers
     def scalar(self, value: float) -> Value:
         return Fixed(float(value))
+
+    def vector(self, values: Ints) -> Value:
+        raise self.refuse("weights have a scale for each output channel")
 
     def single(self, value: float) -> Value:
         return Fixed(ctypes.c_float(value).value, is_real=True)
@@ -538,7 +542,7 @@ class CArithmetic:
 
     narrow = wide
 
-    def store(self, x: Value, bits: int) -> Value:
+    def store(self, x: Value, bits: int, *, is_unsigned: bool = False) -> Value:
         number = self.whole(x)
         half = 1 << (storage_bits(bits) - 1)
         low, high = number.node.interval

@@ -277,11 +277,11 @@ class OnnxProducts(OnnxWriter):
             DOUBLE, make=lambda: super(OnnxProducts, self).clip(self._settled(x), low, high), narrow=narrow
         )
 
-    def store(self, x: OnnxValue, bits: int | AttributeRef) -> OnnxValue:
+    def store(self, x: OnnxValue, bits: int | AttributeRef, *, is_unsigned: bool = False) -> OnnxValue:
         def in_float64() -> OnnxValue:
-            return super(OnnxProducts, self).store(self._settled(x), bits)
+            return super(OnnxProducts, self).store(self._settled(x), bits, is_unsigned=is_unsigned)
 
-        narrow = x.narrow() if isinstance(x, _Deferred) else None
+        narrow = x.narrow() if isinstance(x, _Deferred) and not is_unsigned else None
         if narrow is None:
             return in_float64()
         width = self.scalar(bits)

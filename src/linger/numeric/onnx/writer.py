@@ -187,6 +187,11 @@ class OnnxWriter:
         numbers = self.constant(np.arange(_EYE_WIDTH).reshape(_EYE_WIDTH, 1), DOUBLE)
         return _scalar(self._reshape(self.emit("MatMul", [row, numbers], DOUBLE), []))
 
+    def vector(self, values: tuple[int, ...] | AttributeRef) -> OnnxValue:
+        if not isinstance(values, AttributeRef):
+            return self.constant(values, DOUBLE)
+        return self.cast(self.emit("Constant", [], INT64, value_ints=values), DOUBLE)
+
     def single(self, value: float | AttributeRef) -> OnnxValue:
         if not isinstance(value, AttributeRef):
             return self.constant(float(value), FLOAT)
@@ -225,7 +230,9 @@ class OnnxWriter:
     def wide(self, x: OnnxValue) -> OnnxValue:
         return self.cast(x, DOUBLE)
 
-    def store(self, x: OnnxValue, bits: int | AttributeRef) -> OnnxValue:
+    def store(self, x: OnnxValue, bits: int | AttributeRef, *, is_unsigned: bool = False) -> OnnxValue:
+        if is_unsigned:
+            return self.cast(x, UINT8)
         if not isinstance(bits, AttributeRef):
             return self.cast(x, integer_type(bits))
         self.derived[OUTPUT_TYPE] = Derived(lambda width: int(integer_type(width)), (bits,), "int")

@@ -217,6 +217,9 @@ class TorchKernel:
     def scalar(self, value: float) -> Tensor:
         return self._constant(value, self._wide)
 
+    def vector(self, values: Ints) -> Tensor:
+        return self._constant(values, self._wide)
+
     def single(self, value: float) -> Tensor:
         return self._constant(value, torch.float32)
 
@@ -231,7 +234,7 @@ class TorchKernel:
 
     narrow = wide
 
-    def store(self, x: Tensor, bits: int) -> Tensor:
+    def store(self, x: Tensor, bits: int, *, is_unsigned: bool = False) -> Tensor:
         return x.to(carrier(bits))
 
     def real(self, x: Tensor) -> Tensor:
@@ -271,7 +274,7 @@ class TorchKernel:
     def linear(self, x: Tensor, w: Tensor, b: Tensor | None, *, x_bits: int, w_bits: int) -> Tensor:
         if not self.is_exact:
             return F.linear(x, w, b)
-        return run_product(F.linear, x, w, b, plan_product(w, b, x_bits), group=1, axis=-1).double()
+        return run_product(F.linear, x, w, b, plan_product(w, b, x_bits + 1), group=1, axis=-1).double()
 
     def matmul(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.matmul(x.double(), y.double())
@@ -312,7 +315,7 @@ class TorchKernel:
     ) -> Tensor:
         if not self.is_exact:
             return product(x, w, b)
-        plan = plan_product(w, b, x_bits, transposed_groups=group if is_transposed else None)
+        plan = plan_product(w, b, x_bits + 1, transposed_groups=group if is_transposed else None)  # or unsigned data
         return run_product(product, x, w, b, plan, group=group, axis=1, is_transposed=is_transposed).double()
 
     def window_sum(self, x: Tensor, *, kernel_shape: Ints, strides: Ints, pads: Ints) -> Tensor:

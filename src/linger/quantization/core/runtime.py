@@ -249,6 +249,8 @@ class Runtime:
     Attributes:
         dispatch: Runs the torch functions that meet this model's tensors.
         target: The chip whose arithmetic is simulated.
+        is_per_channel: Whether weights have one scale for each output channel.
+        is_unsigned: Whether 8-bit activations that are never negative use 0 … 255.
         methods: Methods of calibration by the kind of range, where `calibration()` is called without one.
         scales: How scales are to be found in training, as the model's configuration says.
         emitter: Writes dialect nodes instead of simulating them (`linger.onnx.exporter.emission`); None outside an export.
@@ -271,6 +273,8 @@ class Runtime:
 
     dispatch: Callable[[Runtime, TorchFunction, tuple[Any, ...], dict[str, Any]], Any]
     target: str | None = None
+    is_per_channel: bool = False
+    is_unsigned: bool = False
     switches: Switches = field(default_factory=Switches)
     methods: Mapping[str, str] = field(default_factory=dict)
     scales: str = "running"

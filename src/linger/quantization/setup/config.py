@@ -56,6 +56,7 @@ from linger.quantization.setup.config_file import (
     write_config,
 )
 from linger.quantization.setup.marking import adjustable_ops, checked_types, choice_for, types_by_name
+from linger.targets import has_numbers
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=nn.Module)
@@ -94,6 +95,10 @@ def config_of(model: nn.Module) -> Config:
     return Config(
         complete=True,
         target=runtime.target,
+        per_channel=None
+        if runtime.is_per_channel == has_numbers(runtime.target, "per_channel")
+        else runtime.is_per_channel,
+        unsigned=None if runtime.is_unsigned == has_numbers(runtime.target, "unsigned") else runtime.is_unsigned,
         parameter_bits=runtime.products.widths.parameter,
         types=_types_of(runtime.products.ops),
         scales=next((str(each.learned.method) for each in learned), runtime.scales),

@@ -173,6 +173,8 @@ class Config:
         version: Of the format.
         complete: Whether every layer of the model is named; then a model with others is refused.
         target: The chip.
+        per_channel: Whether weights have one scale for each output channel; None: as the chip has it.
+        unsigned: Whether 8-bit activations that are never negative use 0 … 255; None: as the chip has it.
         parameter_bits: Width of weights that nothing else is said about.
         types: Names of the layer types that are quantized; None: all but embeddings.
         scales: How scales are found in training: `running` ranges, or learned ones (`tqt`, `lsq`).
@@ -195,6 +197,8 @@ class Config:
     version: Annotated[int, Is(lambda version: version == VERSION, f"{VERSION}, which this linger reads")] = VERSION
     complete: bool = False
     target: Annotated[str, one_of(TARGETS)] | None = None
+    per_channel: bool | None = None
+    unsigned: bool | None = None
     parameter_bits: Annotated[int, one_of((4, 8, 16))] = 8
     types: tuple[str, ...] | None = None
     scales: Annotated[str, one_of(SCALES)] = SCALES[0]

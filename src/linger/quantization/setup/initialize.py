@@ -60,7 +60,7 @@ from linger.quantization.setup.float_tensors import EdgeMode, FloatWatch, InputQ
 from linger.quantization.setup.learned_scales import refuse_other_methods
 from linger.quantization.setup.marking import QuantMode
 from linger.settings import Switches, chosen_switches, kept_float, newer_settings
-from linger.targets import find_target
+from linger.targets import find_target, has_numbers, refuse_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +88,8 @@ def init(
     parameter_bits: int = 8,
     mode: QuantMode = QuantMode.QValue,
     target: str | None = None,
+    per_channel: bool | None = None,
+    unsigned: bool | None = None,
     switches: Switches | None = None,
 ) -> nn.Module:
     """Replace every supported layer by its quantized form, keeping the weights, and return the model.
@@ -110,6 +112,8 @@ def init(
         mode: `QuantMode.QValue`: scales are powers of two.
         target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.
             None: that of venus, without limits.
+        per_channel: Whether weights have one scale, a power of two, for each output channel; None: where the target has it.
+        unsigned: Whether 8-bit activations that are never negative use 0 … 255; None: where the target has it.
         switches: Which functions stay float, for this model alone; None: as the setters (`SetIQTensorAdd`, …) say now.
 
     Raises:
@@ -129,7 +133,9 @@ def init(
     if switches is not None and not isinstance(switches, Switches):
         raise UsageError(f"init: switches={switches!r}. Use linger.Switches(add=False, …).")
     chip = None if target is None else find_target(target).name
-    arguments = _Arguments(quant_modules, chip, switches, None if parameter_bits == 8 else parameter_bits, bits)
+    refuse_numbers("init", chip, per_channel=per_channel, unsigned=unsigned)
+    width = None if parameter_bits == 8 else parameter_bits
+    arguments = _Arguments(quant_modules, chip, switches, width, bits, per_channel, unsigned)
     types, parts = marking.checked_exceptions("init", disable_module, disable_submodel)
     paths = [name for name, _ in model.named_modules()]
     if unknown := [part for part in parts if not any(_is_inside(path, [part]) for path in paths)]:
@@ -146,7 +152,15 @@ def _replaced(model: nn.Module, config: Config, order: _Order, arguments: _Argum
     """The model with its layers replaced."""
     is_said = config.complete or bool(config.switches)
     switches = arguments.switches or (Switches(**config.switches) if is_said else chosen_switches())
-    runtime = Runtime(dispatch, make_watch=FloatWatch, target=arguments.target or config.target, switches=switches)
+    target = arguments.target or config.target
+    runtime = Runtime(dispatch, make_watch=FloatWatch, target=target, switches=switches)
+    asked = {
+        "per_channel": (arguments.per_channel, config.per_channel),
+        "unsigned": (arguments.unsigned, config.unsigned),
+    }
+    runtime.is_per_channel, runtime.is_unsigned = (
+        next((each for each in said if each is not None), has_numbers(target, kind)) for kind, said in asked.items()
+    )
     runtime.methods, runtime.scales = config.calibration, config.scales
     conv_bn.freeze_batch_norms(model, is_frozen=switches.freezes_batch_norm)
     replacements, stay = _replacements(model, order, runtime)
@@ -175,6 +189,8 @@ class _Arguments(NamedTuple):
     switches: Switches | None
     parameter_bits: int | None
     bits: int | str | None = None
+    per_channel: bool | None = None
+    unsigned: bool | None = None
 
 
 def _read(model: nn.Module, config_file: str | Path | None, arguments: _Arguments, *, is_excepting: bool) -> Config:
