@@ -17,11 +17,14 @@ from torch import Tensor
 from linger.constraint.limits import Widths
 from linger.dialect import Interval, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import as_float32, is_power_of_two, limits, scale_for
+from linger.numeric.fixed import is_power_of_two, limits, scale_for
 from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import (
+    ZEROS,
     Memory,
+    Rows,
     Scale,
+    base_of,
     ends_of,
     fake_quantize,
     largest_magnitude,
@@ -29,12 +32,14 @@ from linger.numeric.torch.quantize import (
     magnitude_within,
     may_saturate,
     round_weight,
+    rows_of,
     scale_for_range,
     smallest,
     weight_scale,
+    widened_range,
 )
 from linger.quantization.core.observation import Histogram
-from linger.quantization.core.qtensor import Origin, QTensor, compute, to_carrier
+from linger.quantization.core.qtensor import Origin, QTensor, compute, products_in, to_carrier
 from linger.quantization.core.runtime import OpCall, Pass, Runtime
 from linger.quantization.core.stored import (
     EVERYTHING,
@@ -52,16 +57,10 @@ _FAR = 2.0**64  # an end of an interval beyond it is open, also as a mean of end
 NOMINAL = 1.0
 """The scale of a tensor in real numbers whose range was not observed: nothing is rounded to it."""
 
-ZEROS = 2.0**-126
-"""Range of a tensor that held nothing but zeros: seen, but negligible."""
-
-MOMENTUM = 0.1
-"""Weight of the newest batch in a running range during training; the mean starts at the first one."""
-
 _find_op = cache(find_op)
 """Cached, because every tensor of every pass asks for it."""
 
-Saved = tuple[float, float, float | None]
+Saved = tuple[float, float, float | tuple[float, ...] | None]
 """Range, scale and chosen range of weights, as `Range.save` returns them."""
 
 
@@ -76,6 +75,7 @@ class Range:
         stored_scale: The scale that followed from it last.
         used: The lowest and highest number that its users read; weights have none.
         chosen: The range that weights are rounded for, whatever their largest magnitude is; others have none.
+        rows: Of weights with a scale for each output channel, how they are told apart (`quantize.Rows`).
         width: The bits that it was last used for; None: it was not.
         bound: The finest scale that the device's format allowed then.
         method: The method of calibration that found it, where that was not the largest magnitude.
@@ -94,6 +94,7 @@ class Range:
         self.stored_scale = Stored(layer, f"scale_{name}", device)
         self.used: Stored | None = None
         self.chosen: Stored | None = None
+        self.rows: Rows = None
         self.width: int | None = None
         self.bound: Scale | None = None
         self.method: str | None = None
@@ -104,6 +105,7 @@ class Range:
         self.key = name
         self.usual: str | None = None
         self._scale_of: tuple[tuple[Scale, ...], Scale] | None = None  # what the scale followed from, and the scale
+        self._largest_of_rows: Tensor | None = None  # magnitudes of the channels, as they were last rounded
         self._chosen_there: int | None = None  # the version of a choice that was left on a device
 
     def add_optional(self, device: torch.device | None) -> None:
@@ -113,6 +115,14 @@ class Range:
             self.chosen = Stored(self.layer, f"chosen_{self.name}", device, **how)
         else:
             self.used = Stored(self.layer, f"used_{self.name}", device, size=2, dtype=torch.float64, **how)
+
+    def split(self, channels: int, transposed_groups: int | None) -> None:
+        """Give weights a scale for each of so many output channels; what was chosen before is forgotten."""
+        if self.rows is None and channels > 1:
+            self.rows, chosen = rows_of(transposed_groups), self.chosen
+            assert chosen is not None  # weights have one
+            how: dict[str, Any] = {"absent": math.inf, "of": self.running.key, "is_optional": True}
+            self.chosen = Stored(self.layer, chosen.key, chosen.buffer.device, size=channels, **how)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy reads its buffers anew."""
@@ -143,7 +153,9 @@ class Range:
     def largest(self) -> float:
         """The range itself: the largest magnitude seen, or what was chosen instead."""
         chosen = self.chosen_range()
-        return float(self.running.read()) if chosen is None else chosen
+        if chosen is None:
+            return float(self.running.read())
+        return max(chosen) if isinstance(chosen, tuple) else chosen
 
     @property
     def limit(self) -> float:
@@ -192,7 +204,8 @@ class Range:
         self.method = None
         largest = limits(self.bits)[1] / scale
         if self.kind is Kind.WEIGHT:
-            self.choose_range(largest)
+            known = self.chosen_value(Pass.here()) if self.is_chosen else self._largest_of_rows
+            self.choose_range(largest if self.rows is None or known is None else known * (self.scale / scale))
         else:
             self.set(largest, scale)
         self.restart_learning()
@@ -212,7 +225,8 @@ class Range:
         """Choose the range of weights, or with None follow their largest magnitude; a checkpoint has the buffer only then."""
         assert self.chosen is not None  # weights have one
         self.chosen.write(self.chosen.absent if largest is None else largest)
-        self._chosen_there = self.chosen.buffer._version if isinstance(largest, Tensor) else None  # noqa: SLF001 - torch's public name is missing
+        is_there = isinstance(largest, Tensor) and not largest.is_cpu
+        self._chosen_there = self.chosen.buffer._version if is_there else None  # noqa: SLF001 - torch's public name is missing
 
     @property
     def is_chosen(self) -> bool:
@@ -220,17 +234,21 @@ class Range:
         if self.chosen is None:
             return False
         is_there = self._chosen_there is not None and self._chosen_there == self.chosen.buffer._version  # noqa: SLF001 - as above
-        return is_there or math.isfinite(self.chosen.read())
+        return is_there or math.isfinite(self.chosen.read() if self.rows is None else self.chosen.read()[0])
 
-    def chosen_range(self) -> float | None:
-        """The range that weights are rounded for; None where it is that of their largest magnitude."""
+    def chosen_range(self) -> float | tuple[float, ...] | None:
+        """The range that weights are rounded for, or those of their channels; None where the largest magnitude is."""
         largest = self.chosen_value(Pass.here())
+        if self.rows is not None and largest is not None:
+            return tuple(largest.tolist())
         return None if largest is None else float(largest)
 
     def chosen_value(self, now: Pass) -> Scale | None:
         """The same in a pass; a tensor where that leaves ranges on a device."""
         if self.learned is not None:
             self.learned.follow(now)
+        if self.rows is not None:
+            return cast(Stored, self.chosen).buffer.detach().double() if self.is_chosen else None
         return self.value(now, self.chosen) if self.is_chosen else None
 
     def restart_learning(self) -> None:
@@ -333,18 +351,7 @@ class Range:
 
     def widened(self, before: Scale, magnitude: Scale, *, is_calibrating: bool) -> Scale:
         """The range with one more tensor: the largest magnitude of all in calibration, else a running mean."""
-        if isinstance(magnitude, Tensor):
-            new = magnitude.clamp(max=self.limit).masked_fill(~magnitude.isfinite(), math.nan)
-            after = torch.maximum(before, new) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * new
-            after = torch.where(before <= ZEROS, new, after).float()
-            return after.masked_fill(after == 0.0, ZEROS)
-        new = min(magnitude, self.limit)
-        if before <= ZEROS:  # nothing but zeros so far: the first real batch sets the range
-            after = new
-        else:
-            after = max(before, new) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * new
-        # rounded to float32 as the buffer is, so that both give the same scale
-        return as_float32(after) or ZEROS
+        return widened_range(before, magnitude, self.limit, is_calibrating=is_calibrating)
 
     # the numbers that users read
     @property
@@ -506,7 +513,7 @@ class Range:
         self, call: OpCall, q: QTensor, y: Tensor, scale_w: Scale, bits: int, *, taps: int, is_relu: bool = False
     ) -> QTensor:
         """A product, requantized to the observed range unless the pass is in real numbers. `taps`: products in each sum."""
-        now = call.now
+        now, scale_w = call.now, base_of(scale_w)
         if now.is_real:
             call.note(macs=products_in(call, q, y, taps))
             return self.observe_output(call, y, bits, at_most=q.scale * scale_w, is_relu=is_relu)
@@ -559,6 +566,7 @@ class Range:
             stays_there=self.observes(now),
             is_real=is_real,
             memory=memory,
+            rows=self.rows,
         )
         return self.learn(rounded, weight, scale, bits, now, factor=factor, is_integer=not is_real), scale
 
@@ -567,7 +575,9 @@ class Range:
     ) -> Scale:
         """The scale of weights up to `largest`, which is remembered."""
         scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
-        self.set(largest, scale)
+        if self.rows is not None:
+            self._largest_of_rows, largest = largest, largest.max()
+        self.set(float(largest) if isinstance(largest, Tensor) and largest.is_cpu else largest, base_of(scale))
         self.width = bits
         return scale
 
@@ -579,11 +589,5 @@ class Range:
             return NOMINAL
         if now.calibration is not None and not self.layer.is_layer:  # a layer's own weights can be asked for later
             now.calibration.count(self, weight, is_whole=True)
-        return self.fit_weight(bias, scale_x, bits, where, self.chosen_value(now), largest_magnitude(weight))
-
-
-def products_in(call: OpCall, q: QTensor, y: Tensor, taps: int) -> int:
-    """Multiply-accumulates, as `products_of` counts them, without a look-up in every pass of every layer."""
-    if call.now.is_exporting:
-        return 0  # in a trace the count would fix an open batch size
-    return int((q.content if call.op.is_transposed else y).numel() * taps)
+        largest = largest_magnitude(weight) if self.rows is None else self.rows[0](weight)
+        return self.fit_weight(bias, scale_x, bits, where, self.chosen_value(now), largest)

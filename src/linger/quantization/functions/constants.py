@@ -24,6 +24,7 @@ from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import (
+    ZEROS,
     Scale,
     fake_quantize,
     largest_magnitude,
@@ -34,7 +35,6 @@ from linger.numeric.torch.quantize import (
 from linger.quantization.core.distributed.fsdp import is_sharded
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.quantized import kept
-from linger.quantization.core.ranges import ZEROS
 from linger.quantization.core.runtime import Frame, Runtime
 from linger.quantization.functions.functional_layer import (
     FLOAT_OPERAND,

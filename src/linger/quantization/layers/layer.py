@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 from linger.constraint.conv_bn import (
     fold,
+    fold_by_batch,
     learn_statistics,
     learning_factor,
     normalize_folded,
     output_padding,
-    per_weight,
 )
 from linger.constraint.limits import Limits, Widths, clamp, exceeds
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch.kernel import integer_type
-from linger.numeric.torch.quantize import Scale
+from linger.numeric.torch.quantize import Scale, per_weight
 from linger.ops.fast.fast_path import accumulate
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.quantized import (
@@ -39,7 +39,6 @@ from linger.quantization.core.quantized import (
     Ready,
     Watchman,
     add_widths,
-    fold_by_batch,
     integer_bound,
     kept,
     limit_parameters,
@@ -93,6 +92,9 @@ class QuantLayer(HasWidths):
         self._op, self._has_weight = op, has_weight
         self.is_lookup = op.inputs[0] == "w"
         self.geometry = dict(geometry)
+        if runtime.is_per_channel and op.has_attribute("exponents_w"):
+            weight, groups = cast(Tensor, source.weight), geometry["group"] if op.is_transposed else None
+            self.ranges["w"].split(weight.shape[0] if groups is None else weight.shape[1] * groups, groups)
         # of a transposed convolution, whose weights are [in, out/groups, …]
         self.transposed_groups: int | None = geometry["group"] if op.is_transposed else None
         self.widths = widths
@@ -365,7 +367,8 @@ class QuantLayer(HasWidths):
         The statistics are always those of the unlimited convolution, so they do not move with the limits.
         """
         assert self.bn is not None  # checked by the caller
-        factor, gain, stays_there = learning_factor(self.bn), 1.0, not self.weight.is_cpu
+        factor, gain = learning_factor(self.bn), 1.0
+        stays_there = not self.weight.is_cpu or self.ranges["w"].rows is not None
         parts = (self.weight, factor.values, None)
         if now.is_real:  # nothing is folded, so that eps acts as in the float model
             _, scale_w = self._real_weight(parts, q.scale, now)
@@ -510,7 +513,8 @@ class QuantLayer(HasWidths):
 
     def _follow_settings(self, chosen: Scale | None) -> None:
         """Drop what was frozen for other widths or another range."""
-        settings = (self._widths, None if chosen is None else float(chosen))
+        several = isinstance(chosen, Tensor) and chosen.dim()
+        settings = (self._widths, None if chosen is None else tuple(chosen.tolist()) if several else float(chosen))
         if settings != self._frozen_for:
             self._thaw()
             self._frozen_for = settings
@@ -527,7 +531,7 @@ class QuantLayer(HasWidths):
     def _make_frozen(self, scale_x: float, now: Pass) -> Frozen:
         parts = self._limited_parts()
         integers, scale_w = self._round_weight(parts, scale_x, now)
-        return make_frozen(integers, parts[2], scale_x, scale_w, self.widths.parameter)
+        return make_frozen(integers, parts[2], scale_x, scale_w, self.widths.parameter, self.ranges["w"].rows)
 
     def _forget_if_changed(self) -> None:
         """Drop what was frozen when a parameter has changed, also through `.data`, which torch does not count."""
