@@ -402,12 +402,14 @@ class QuantizedBase(RangeHolder):
         `ready_for` gives the parameters as they are multiplied for an output scale. `is_relu`: a ReLU may be fused.
         """
         op, bits, runtime = call.op, widths.output, call.runtime
+        is_unsigned = runtime.is_unsigned and self.ranges["o"].users.are_unsigned(call, bits)
         scale_o = self.ranges["o"].scale_at(bits, call.name, call.now, at_most=q.scale * frozen.scale_w)
+        attributes = partial(product_attributes, geometry, widths, q.scale, frozen, scale_o, is_unsigned=is_unsigned)
         if call.is_written:
             call.note()
             tensors = [q.content, frozen.weight_integers, frozen.bias_integers, *frozen.extras]
-            integers = call.emit(tensors, product_attributes(geometry, widths, q.scale, frozen, scale_o))
-            return QTensor(integers, scale_o, bits, runtime)
+            integers = call.emit(tensors, attributes())
+            return QTensor(integers, scale_o, bits, runtime, is_unsigned=is_unsigned)
         ready, content = ready_for(scale_o), q.content
         if ready.plan.is_plain:
             y = accumulate(op, geometry, content, ready.weight, ready.bias)
@@ -422,11 +424,13 @@ class QuantizedBase(RangeHolder):
             y = run_product(partial(accumulate, op, geometry), content, ready.weight, ready.bias, ready.plan, **how)
         call.note(macs=products_in(call, q, y, frozen.weight_integers.shape[1:].numel()))
         is_recorded = runtime.recorder is not None or bool(runtime.observers)
-        is_relu = is_relu and not is_recorded
-        values = round_output(y, scale_o, bits, is_rounding_folded=ready.is_rounding_folded, is_relu=is_relu)
-        result = QTensor(values, scale_o, bits, runtime, is_nonnegative=is_relu)
+        is_relu = (is_relu and not is_recorded) or is_unsigned
+        values = round_output(
+            y, scale_o, bits + is_unsigned, is_rounding_folded=ready.is_rounding_folded, is_relu=is_relu
+        )
+        result = QTensor(values, scale_o, bits, runtime, is_nonnegative=is_relu, is_unsigned=is_unsigned)
         if is_recorded:
-            call.record(result, (q, frozen), product_attributes(geometry, widths, q.scale, frozen, scale_o))
+            call.record(result, (q, frozen), attributes())
         return result
 
     def __prepare_scriptable__(self) -> Any:
@@ -447,6 +451,9 @@ class QuantizedBase(RangeHolder):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         begun = load_learned(self.ranges.values(), state_dict, prefix)
+        for range_ in self.ranges.values():
+            if range_.users.unsigned is None and f"{prefix}unsigned_{range_.name}" in state_dict:
+                range_.users.add_unsigned()
         loaded = {key for key in self.stored if prefix + key in state_dict}
         for range_ in self.ranges.values():
             range_.histogram = None if range_.running.key in loaded else range_.histogram

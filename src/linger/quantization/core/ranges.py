@@ -2,7 +2,7 @@
 """A range: all that is known of the numbers of one tensor, and what is rounded by it.
 
 A scale is a Python number, or a tensor that is computed with element by element: one without axes in a pass that leaves ranges on
-a device, because reading one back would stall it. The same arithmetic serves a tensor with one number per channel.
+a device, because reading one back would stall it, or one with a number for each channel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from linger.constraint.limits import Widths
 from linger.dialect import Interval, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import is_power_of_two, limits, scale_for
+from linger.numeric.fixed import is_power_of_two, limits
 from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import (
     ZEROS,
@@ -105,24 +105,25 @@ class Range:
         self.key = name
         self.usual: str | None = None
         self._scale_of: tuple[tuple[Scale, ...], Scale] | None = None  # what the scale followed from, and the scale
+        self._can_be_unsigned: tuple[bool, bool] | None = (
+            None  # whether its op can write it, and that it is never negative
+        )
         self._largest_of_rows: Tensor | None = None  # magnitudes of the channels, as they were last rounded
         self._chosen_there: int | None = None  # the version of a choice that was left on a device
 
-    def add_optional(self, device: torch.device | None) -> None:
+    def add_optional(self, device: torch.device | None, channels: int = 1) -> None:
         """Add the buffer of what is found or decided later, after those of all ranges."""
         how: dict[str, Any] = {"absent": math.inf, "of": self.running.key, "is_optional": True}
         if self.is_of_weights:
-            self.chosen = Stored(self.layer, f"chosen_{self.name}", device, **how)
+            self.chosen = Stored(self.layer, f"chosen_{self.name}", device, size=channels, **how)
         else:
             self.used = Stored(self.layer, f"used_{self.name}", device, size=2, dtype=torch.float64, **how)
 
     def split(self, channels: int, transposed_groups: int | None) -> None:
         """Give weights a scale for each of so many output channels; what was chosen before is forgotten."""
         if self.rows is None and channels > 1:
-            self.rows, chosen = rows_of(transposed_groups), self.chosen
-            assert chosen is not None  # weights have one
-            how: dict[str, Any] = {"absent": math.inf, "of": self.running.key, "is_optional": True}
-            self.chosen = Stored(self.layer, chosen.key, chosen.buffer.device, size=channels, **how)
+            self.rows = rows_of(transposed_groups)
+            self.add_optional(self.running.buffer.device, channels)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy reads its buffers anew."""
@@ -143,6 +144,17 @@ class Range:
         if self.width is None and widths is not None:
             return widths.data if self.kind is Kind.INPUT else widths.output
         return 8 if self.width is None else self.width
+
+    @property
+    def room(self) -> int:
+        """The width of signed integers that hold its numbers: one more than its bits where these are unsigned."""
+        return self.bits + self.users.is_unsigned(self.bits)
+
+    def change_room(self) -> None:
+        """Its numbers have become unsigned, or signed: the scale is found again."""
+        self._scale_of = None
+        if self.learned is not None:
+            self.learned.change_width(self.room)
 
     @property
     def scale(self) -> float:
@@ -187,7 +199,7 @@ class Range:
 
     def adopt(self, q: QTensor) -> None:
         """Take over the range of a quantized input, which follows from its scale: nothing is observed."""
-        self.set(limits(q.bits)[1] / q.scale, q.scale)
+        self.set(limits(q.signed_bits)[1] / q.scale, q.scale)
 
     # choices
     def choose(self, scale: float) -> None:
@@ -202,7 +214,7 @@ class Range:
         if not is_power_of_two(scale):
             raise UsageError(f"{self.key}: the scale {scale!r} is no power of two.")
         self.method = None
-        largest = limits(self.bits)[1] / scale
+        largest = limits(self.room)[1] / scale
         if self.kind is Kind.WEIGHT:
             known = self.chosen_value(Pass.here()) if self.is_chosen else self._largest_of_rows
             self.choose_range(largest if self.rows is None or known is None else known * (self.scale / scale))
@@ -247,8 +259,8 @@ class Range:
         """The same in a pass; a tensor where that leaves ranges on a device."""
         if self.learned is not None:
             self.learned.follow(now)
-        if self.rows is not None:
-            return cast(Stored, self.chosen).buffer.detach().double() if self.is_chosen else None
+        if self.rows is not None and self.is_chosen:
+            return cast(Stored, self.chosen).buffer.detach().double()
         return self.value(now, self.chosen) if self.is_chosen else None
 
     def restart_learning(self) -> None:
@@ -324,10 +336,7 @@ class Range:
         self.ends = low, high, is_new
 
     def widen(self, magnitude: Scale, where: str, now: Pass) -> None:
-        """Let the largest magnitude of a tensor widen the range.
-
-        What is on a device is not looked at: NaN and infinity stay in the range, where an evaluation finds them.
-        """
+        """Widen the range by a largest magnitude; NaN and infinity on a device stay there, where an evaluation finds them."""
         if now.is_shared and self.layer.training:
             self._share(-magnitude, magnitude, where, now, EVERYTHING)
         else:
@@ -395,6 +404,7 @@ class Range:
         """Let what all processes have seen and use widen the range, and choose its scale."""
         if used is not None:
             self.users.join(used)
+            self.users.decide_sign()
         running = self.widened(before, magnitude_within(*ends, used or EVERYTHING), is_calibrating=False)
         self.running.write(running)
         if bits:
@@ -409,7 +419,7 @@ class Range:
         running, limit = self.value(now), self.limit
         if isinstance(running, Tensor) or isinstance(at_most, Tensor):
             return self._new_scale(running, limit, bits, where, at_most)
-        source, known = (running, limit, bits, at_most), self._scale_of
+        source, known = (running, limit, bits, at_most), self._scale_of  # a change of sign drops it
         if known is not None and known[0] == source and self.stored_scale.read() == known[1]:
             return known[1]
         scale = self._new_scale(running, limit, bits, where, at_most)
@@ -422,11 +432,9 @@ class Range:
                 raise UsageError(self.layer.missing_scale(where))
             if not math.isfinite(running):
                 raise UsageError(not_finite(where))
-        # a checkpoint of a model without limits may hold a larger range
-        if isinstance(running, Tensor) or isinstance(at_most, Tensor):
-            scale = smallest([scale_for_range(smallest([running, limit]), bits), at_most])
-        else:
-            scale = min(scale_for(min(running, limit), bits), at_most)
+        # a checkpoint of a model without limits may hold a larger range than the limit
+        room = bits if self.users.unsigned is None else bits + self.users.is_unsigned(bits)
+        scale = smallest([scale_for_range(smallest([running, limit]), room), at_most])
         self.width, self.bound = bits, at_most
         self.stored_scale.write(scale)
         return scale
@@ -450,11 +458,7 @@ class Range:
         return cast(Tensor, self.learned.attach(rounded, real, scale, bits, now, **how))
 
     def quantize(self, x: Tensor, bits: int, runtime: Runtime, path: str, *, reason: str = "") -> QTensor:
-        """A float tensor as integers; `reason`: what coverage says of it.
-
-        Raises:
-            UsageError: It is no float tensor.
-        """
+        """A float tensor as integers, any other is a `UsageError`; `reason`: what coverage says of it."""
         call = runtime.begin(_find_op("Quant"), path, self.layer)
         now = call.now
         if not x.is_floating_point():
@@ -491,16 +495,15 @@ class Range:
         return self.learn(values, x, scale, bits, call.now)
 
     def requantize(self, x: QTensor, bits: int, runtime: Runtime, path: str) -> QTensor:
-        """A tensor of another width.
+        """A tensor of another width: wider, the scale moves by as many bits; narrower, it follows the range.
 
-        Wider, the scale moves by the same number of bits. Narrower, it follows the range: a sum may be wide and use
-        a few of its bits only, and dropping the low ones by their number would leave nothing.
+        A sum may be wide and use a few of its bits only, and dropping the low ones by their number would leave nothing.
         """
         if x.bits == bits:
             return x
         assert x.scale is not None
         call = runtime.begin(_find_op("Requant"), path, self.layer)
-        scale_o = x.scale * 2.0 ** (bits - x.bits)
+        scale_o = x.scale * 2.0 ** (bits - x.signed_bits)
         if bits < x.bits:
             if call.is_learning:
                 self.observe(x.content, call.name, call.now)
@@ -517,15 +520,16 @@ class Range:
         if now.is_real:
             call.note(macs=products_in(call, q, y, taps))
             return self.observe_output(call, y, bits, at_most=q.scale * scale_w, is_relu=is_relu)
+        is_unsigned = call.runtime.is_unsigned and self.users.are_unsigned(call, bits)
         magnitude = self.observe(y, call.name, now, is_relu=is_relu)
         scale_o = self.scale_at(bits, call.name, now, at_most=q.scale * scale_w)
-        is_fused = is_relu and self.layer.training
-        can_saturate = may_saturate(magnitude, scale_o, bits) or (is_relu and not is_fused)
+        is_fused, room = (is_relu and self.layer.training) or is_unsigned, bits + is_unsigned
+        can_saturate = may_saturate(magnitude, scale_o, room) or (is_relu and not is_fused)
         how = {"is_relu": is_fused, "can_saturate": can_saturate, "is_owned": self.learned is None}
-        values = fake_quantize(to_carrier(y, bits), scale_o, bits, **how)
-        values = self.learn(values, y, scale_o, bits, now, is_relu=is_fused)
+        values = fake_quantize(to_carrier(y, bits), scale_o, room, **how)
+        values = self.learn(values, y, scale_o, room, now, is_relu=is_fused)
         call.note(macs=products_in(call, q, y, taps))
-        result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused)
+        result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused, is_unsigned=is_unsigned)
         result.origins = self.origins(call)
         return result
 
@@ -536,6 +540,8 @@ class Range:
         is_observed = self.observes(call.now)
         if is_observed:
             self.observe(y, call.name, call.now, is_relu=is_relu)
+            if call.runtime.is_unsigned:
+                self.users.are_unsigned(call, bits)
         result = QTensor(to_carrier(y, bits), self.scale_in(call, bits, at_most=at_most), bits, call.runtime)
         if is_observed:
             result.origins = self.origins(call)
@@ -576,8 +582,8 @@ class Range:
         """The scale of weights up to `largest`, which is remembered."""
         scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
         if self.rows is not None:
-            self._largest_of_rows, largest = largest, largest.max()
-        self.set(float(largest) if isinstance(largest, Tensor) and largest.is_cpu else largest, base_of(scale))
+            self._largest_of_rows, largest = largest, float(largest.max()) if largest.is_cpu else largest.max()
+        self.set(largest, base_of(scale))
         self.width = bits
         return scale
 

@@ -108,8 +108,10 @@ def number_constant(value: float, runtime: Runtime) -> QTensor:
     low, high = limits(CONSTANT_BITS)
     integer = min(max(round_half_up(Fraction(value) * Fraction(scale)), low), high)
     if runtime.emitter is not None:
-        return QTensor(torch.tensor(integer, dtype=integer_type(CONSTANT_BITS)), scale, CONSTANT_BITS, runtime)
-    return QTensor(torch.tensor(integer / scale, dtype=torch.float32), scale, CONSTANT_BITS, runtime)
+        content = torch.tensor(integer, dtype=integer_type(CONSTANT_BITS))
+    else:
+        content = torch.tensor(integer / scale, dtype=torch.float32)
+    return QTensor(content, scale, CONSTANT_BITS, runtime, is_nonnegative=value >= 0)
 
 
 def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) -> QTensor | None:

@@ -186,7 +186,7 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
             frozen,
             scale_x,
             scale_o,
-            widths.data,
+            q.signed_bits,
             widths.output,
             is_nonnegative=q.is_nonnegative,
             can_fold=not has_gradient,

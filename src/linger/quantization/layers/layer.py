@@ -30,7 +30,7 @@ from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import Scale, per_weight
 from linger.ops.fast.fast_path import accumulate
-from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.qtensor import QTensor, signed, unwrap
 from linger.quantization.core.quantized import (
     OWN_INPUT,
     Batch,
@@ -267,6 +267,7 @@ class QuantLayer(HasWidths):
             self._own_input_range()
             q = range_.quantize(unwrap(x) if isinstance(x, QTensor) else x, bits, runtime, self.path)
         else:
+            x = x if self._op.takes_unsigned else signed(x)
             if x.bits > bits:
                 self._own_input_range()  # what is too wide gets a scale that fits its values
             q = x if x.bits == bits else range_.requantize(x, bits, runtime, self.path)
@@ -307,7 +308,7 @@ class QuantLayer(HasWidths):
         if self._op.constant_names and is_kept and not now.is_exporting:
             for name, value in zip(self._op.constant_names, constants_of(self._op, geometry, q), strict=True):
                 buffer = self.get_buffer(name)  # quant_module may have changed its width
-                self._buffers[name] = buffer.to(integer_type(q.bits)).fill_(value)
+                self._buffers[name] = buffer.to(q.integer_type).fill_(value)
         result = run_functional(self._op, [q], geometry, runtime, layer=self, real=lambda: self._by_torch(q.content))
         if "o" in self.ranges and is_kept:
             self.ranges["o"].set(self.ranges["x"].value(now), 0.0 if result.scale is None else result.scale)
@@ -480,13 +481,13 @@ class QuantLayer(HasWidths):
         """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
         is_differentiable = torch.is_grad_enabled() and not now.is_exporting
         has_gradient = is_differentiable and (q.content.requires_grad or self._is_trainable)
-        key = (q.scale, scale_o, q.is_nonnegative)
+        key = (q.scale, scale_o, q.is_nonnegative, q.is_unsigned)
         if not has_gradient and key in self._simulation:
             return self._simulation[key]
         if now.is_exporting:
             raise UsageError(RUN_FIRST)
         how: dict[str, Any] = {"is_nonnegative": q.is_nonnegative, "transposed_groups": self.transposed_groups}
-        make = partial(make_ready, frozen, q.scale, scale_o, self._widths.data, self._widths.output, **how)
+        make = partial(make_ready, frozen, q.scale, scale_o, q.signed_bits, self._widths.output, **how)
         if has_gradient:
             return make(can_fold=False)
         with kept():
