@@ -45,6 +45,7 @@ from linger.quantization.functions.functional_layer import (
     output_bits,
     own_format,
 )
+from linger.targets import find_chip
 
 RELU = "Relu"
 _PRODUCT = "BmmInt"
@@ -89,7 +90,7 @@ def run_functional(
         operands = [signed(o) for o in operands]
     if runtime.target is not None and is_saturation(op, settings, runtime.target):
         return saturate(operands[0], settings["high"], runtime, real)
-    if runtime.target is not None and op.name == AVERAGE:
+    if op.name == AVERAGE and find_chip(runtime.target) is not None:
         first, settings = pooled_twice(op, settings, operands[0], runtime)
         operands = [first]
     now = runtime.now

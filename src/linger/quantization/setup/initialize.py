@@ -111,7 +111,8 @@ def init(
         bits: Widths of what nobody has marked: 8, 16, or weights and activations as in "w4a8"; None: 8.
         parameter_bits: Width of the weights.
         mode: `QuantMode.QValue`: scales are powers of two.
-        target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.
+        target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps; or
+            what runs the network without limits: "c" (portable C), "onnxruntime".
             None: that of venus, without limits.
         per_channel: Whether weights have one scale, a power of two, for each output channel; None: where the target has it.
         unsigned: Whether 8-bit activations that are never negative use 0 … 255; None: where the target has it.
