@@ -8,6 +8,7 @@ import pytest
 
 import linger
 from linger.graph.lowering.byte_layers import write_byte_layers
+from linger.graph.lowering.to_qdq import to_qdq
 from linger.runtime.reference import Reference
 from linger.runtime.session import LEVELS, has_saturating_products
 from tests.support.comparison import assert_same
@@ -168,3 +169,18 @@ def test_the_proof_holds():
     for name in ("residual", "groups", "linear"):
         result = linger.verify(None, network(name), batches=2, levels=["disable", "all"])
         assert result.ok, result.summary()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_quantize_and_dequantize_nodes_give_the_integers_of_the_reference(name):
+    reference = expected(name)
+    model = ir.from_proto(network(name))
+    report = to_qdq(model)
+    expand_dialect(model)
+    assert {(node.error, node.error_fused) for node in report.nodes} == {(0, 0)}
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    for level in LEVELS:
+        assert_same(session(proto, level).run(None, {"x": IMAGES})[0], reference["y"])
+    for level in ("DISABLE_ALL", "ENABLE_ALL"):
+        assert mixed_products(model, level) == []
