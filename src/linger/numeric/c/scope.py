@@ -20,6 +20,7 @@ from linger.numeric.c.nodes import (
     FLOAT,
     INT32,
     WIDTHS,
+    Array,
     Buffer,
     Flat,
     Index,
@@ -63,6 +64,10 @@ class Draft:
         self.lines: list[str] = []
         self.scratch: list[Buffer] = []
         self.helpers: set[str] = set()
+        self.may_change: set[str] = set()
+        """The constant inputs that the caller stores as the function asks for."""
+        self.changed: dict[str, Array] = {}
+        """What such inputs must hold."""
         self._counts: Counter[str] = Counter()
 
     def fresh(self, stem: str) -> str:
