@@ -443,6 +443,7 @@ class CArithmetic:
             last = 31 if arithmetic_type(top.node.interval) == INT32 else 63  # of more nothing but the sign is left
             amounts = [min(up - x.exponent - n, last) for n in power.rule.values]
             by = Number(rules.listed_node(amounts, power.shape), power.shape)
+            self.draft.is_crowded = True
             return self._combine(rules.ShiftBy(None), [top, by])
         shifted = self._combine(rules.ShiftBy(up - x.exponent), [top, Number(power, power.shape)])
         shifted.node.interval = by_cases(shifted.node, power)

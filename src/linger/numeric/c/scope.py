@@ -64,6 +64,8 @@ class Draft:
         self.lines: list[str] = []
         self.scratch: list[Buffer] = []
         self.helpers: set[str] = set()
+        self.is_crowded = False
+        """Whether its inner loops read so many arrays that compilers run out of registers where it is part of its caller."""
         self.may_change: set[str] = set()
         """The constant inputs that the caller stores as the function asks for."""
         self.changed: dict[str, Array] = {}
