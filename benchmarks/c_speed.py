@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import torch
 from file_networks import CASES, Case, float_file, one_thread, quantized_files, stock_session
 from interleaved import samples
@@ -76,13 +77,13 @@ def in_numbers(model: onnx.ModelProto, numbers: str) -> onnx.ModelProto:
     readers = [n for n in made.graph.node if n.op_type == "Relu"] if numbers.endswith("unsigned") else []
     made_by = {n.output[0]: n for n in made.graph.node}
     for relu in readers:
-        made_by[relu.input[0]].attribute.append(onnx.helper.make_attribute("o_unsigned", 1))
+        made_by[relu.input[0]].attribute.append(ir.to_proto(ir.AttrInt64("o_unsigned", 1)))
         made_by[relu.input[0]].output[0] = relu.output[0]
         made.graph.node.remove(relu)
     for node in made.graph.node:
         if node.op_type in _PRODUCTS and numbers != NUMBER_SYSTEMS[0]:
             exponents = [c % 3 for c in range(shapes[node.input[1]][0])]
-            node.attribute.append(onnx.helper.make_attribute("exponents_w", exponents))
+            node.attribute.append(ir.to_proto(ir.AttrInt64s("exponents_w", exponents)))
     return made
 
 
@@ -182,7 +183,9 @@ def of_number_systems() -> Iterator[Row]:
                     try:
                         toolchain(core).require_emulator()
                         with build(folder, target=core) as program:
-                            counts[core, numbers] = program.instructions({program.get_inputs()[0].name: x}, quantized=True)
+                            counts[core, numbers] = program.instructions(
+                                {program.get_inputs()[0].name: x}, quantized=True
+                            )
                     except LingerError as error:
                         yield not_measured(claim, str(error), bar=NUMBERS_BAR)
                         continue
