@@ -18,6 +18,7 @@ from linger.numeric.kernel import Ints
 DOUBLE, FLOAT, INT64, INT32 = ir.DataType.DOUBLE, ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.INT32
 UINT8, BOOL = ir.DataType.UINT8, ir.DataType.BOOL
 INTEGER_TYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: INT32}
+UNSIGNED_TYPES = {8: UINT8, 16: ir.DataType.UINT16, 32: ir.DataType.UINT32}
 ATTRIBUTE_TYPES = {
     "float": ir.AttributeType.FLOAT,
     "int": ir.AttributeType.INT,
@@ -69,9 +70,9 @@ def _scalar(x: OnnxValue) -> OnnxValue:
     return replace(x, is_scalar=True)
 
 
-def integer_type(bits: int) -> ir.DataType:
+def integer_type(bits: int, *, is_unsigned: bool = False) -> ir.DataType:
     """The ONNX type that stores integers of this width."""
-    return INTEGER_TYPES[storage_bits(bits)]
+    return UNSIGNED_TYPES[storage_bits(bits)] if is_unsigned else INTEGER_TYPES[storage_bits(bits)]
 
 
 def low_part(name: str) -> str:

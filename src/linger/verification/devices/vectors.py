@@ -259,7 +259,7 @@ def _times(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "1"
 
 
-_INTEGERS = (np.int8, np.int16, np.int32)
+_INTEGERS = (np.int8, np.int16, np.int32, np.uint8)
 HEADER_LIMIT = 1024
 
 
