@@ -20,7 +20,6 @@ from linger.dialect import Op, ops
 from linger.errors import LingerError, UsageError, listing, refuse_if
 from linger.graph.core.dialects import stands_for
 from linger.graph.core.nodes import is_dialect, required_inputs
-from linger.graph.core.tensor_types import QUANTIZED
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.quantized import QuantizedBase
@@ -33,6 +32,8 @@ Exportable = nn.Module | Callable[..., Any]
 
 WRAPPED = "model"
 """Name of the model inside `FlatModel`; the exporter removes it from every name of the file."""
+
+_INTEGERS = (ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32)
 
 _Memory = tuple[int, int, int]
 """Address, offset and count of the numbers of a tensor; a reshaped tensor has the same."""
@@ -89,7 +90,8 @@ def _as_plain(tree: Any) -> Any:
 def as_constant_of_a_trace(tensor: Tensor) -> Tensor:
     """Make a tensor that a model keeps a constant for a trace: without gradient; a quantized one as its integers."""
     if isinstance(tensor, QTensor) and tensor.scale is not None:
-        return QTensor(tensor.integers(), tensor.scale, tensor.bits, tensor.runtime)
+        how = {"is_unsigned": tensor.is_unsigned}
+        return QTensor(tensor.integers(), tensor.scale, tensor.bits, tensor.runtime, **how)
     real = tensor.dequantize() if isinstance(tensor, QTensor) else tensor
     return real.detach() if real.requires_grad else real
 
@@ -382,7 +384,7 @@ def _fit_inputs(
     tensors = _choose_inputs(recording, [v.name or "" for v in inputs], call, names)
     wrong = []
     for i, (value, tensor) in enumerate(zip(inputs, tensors, strict=False)):
-        if value.dtype not in QUANTIZED or not tensor.is_floating_point():
+        if value.dtype not in _INTEGERS or not tensor.is_floating_point():
             continue
         quants = observed.quantized.get(_memory_of(tensor)) or _quants_behind(value, observed)
         if not quants:
@@ -428,7 +430,7 @@ def _quants_behind(source: ir.Value, observed: _Observed) -> list[_Quant]:
 def _name_integer_outputs(recording: Recording, file: ir.Model, observed: _Observed, outputs: Sequence[Tensor]) -> None:
     """Record integer outputs as integers, under the names that the file gives to them."""
     for i, (value, tensor) in enumerate(zip(file.graph.outputs, outputs, strict=False)):
-        if value.dtype not in QUANTIZED or not isinstance(tensor, QTensor):
+        if value.dtype not in _INTEGERS or not isinstance(tensor, QTensor):
             continue
         if tensor.scale is not None:
             recording.outputs[i] = np.asarray(tensor.integers().cpu().numpy())

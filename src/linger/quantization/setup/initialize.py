@@ -28,6 +28,7 @@ from linger.constraint.limits import (
     Types,
     Widths,
     limits_of,
+    limits_of_rows,
 )
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
@@ -36,7 +37,7 @@ from linger.quantization.core import supported
 from linger.quantization.core.distributed.exchange import Exchange
 from linger.quantization.core.distributed.fsdp import refuse_sharded
 from linger.quantization.core.packing import Unpacked
-from linger.quantization.core.quantized import QuantizedBase, device_of, limits_of_rows, widths_in
+from linger.quantization.core.quantized import QuantizedBase, device_of, widths_in
 from linger.quantization.core.runtime import (
     NOT_KEPT,
     Keeping,
