@@ -321,6 +321,12 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         UnsupportedError: Nodes whose op linger does not know, all of them named.
     """
     changes = Changes() if is_normal else bring_to_normal_form(model)
+    for node in [n for n in dialect_nodes(model) if is_for_shapes and not _SCALED.keys().isdisjoint(n.attributes)]:
+        node.domain = (
+            DOMAIN  # no shape depends on exponents, and a body that reshapes them by a computed size hides its own
+        )
+        for name in _SCALED.keys() & node.attributes.keys():
+            del node.attributes[name]
     library: dict[
         tuple[str, str | None, int, int, bool, frozenset[str], tuple[int, ...]],
         tuple[ir.Function, Mapping[str, Derived]],
