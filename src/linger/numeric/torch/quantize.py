@@ -50,6 +50,11 @@ def base_of(scale: Scale) -> Scale:
     return float(scale.min()) if scale.is_cpu else scale.min()
 
 
+def finest_of(scale: Scale) -> Scale:
+    """The scale of a tensor of weights, or the finest one of its channels."""
+    return 1.0 / base_of(1.0 / scale)
+
+
 def exponents_of(scale: Scale) -> tuple[int, ...]:
     """By how many powers of two the scale of each channel is finer than the tensor's; nothing where none is."""
     if not isinstance(scale, Tensor) or not scale.dim():
