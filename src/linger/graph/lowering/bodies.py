@@ -183,6 +183,14 @@ def _refusal(node: ir.Node, op: Op) -> str | None:
     return op.refusal(_NodeFacts(attributes, dict(zip(op.inputs, node.inputs, strict=False))))
 
 
+def _leave_out_exponents(model: ir.Model) -> None:
+    """No shape depends on exponents, and a body that reshapes them by a computed size hides its own."""
+    for node in [node for node in dialect_nodes(model) if not _SCALED.keys().isdisjoint(node.attributes)]:
+        node.domain = DOMAIN
+        for name in _SCALED.keys() & node.attributes.keys():
+            del node.attributes[name]
+
+
 _SCALED = {"exponents_w": "w", "exponents_iw": "w_ih", "exponents_hw": "w_hh"}
 """The weights whose output channels an attribute gives exponents."""
 
@@ -321,12 +329,8 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         UnsupportedError: Nodes whose op linger does not know, all of them named.
     """
     changes = Changes() if is_normal else bring_to_normal_form(model)
-    for node in [n for n in dialect_nodes(model) if is_for_shapes and not _SCALED.keys().isdisjoint(n.attributes)]:
-        node.domain = (
-            DOMAIN  # no shape depends on exponents, and a body that reshapes them by a computed size hides its own
-        )
-        for name in _SCALED.keys() & node.attributes.keys():
-            del node.attributes[name]
+    if is_for_shapes:
+        _leave_out_exponents(model)
     library: dict[
         tuple[str, str | None, int, int, bool, frozenset[str], tuple[int, ...]],
         tuple[ir.Function, Mapping[str, Derived]],
