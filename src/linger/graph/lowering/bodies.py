@@ -7,7 +7,7 @@ A function leaves the attributes open; in place, attributes and weights are know
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -35,11 +35,11 @@ from linger.graph.core.nodes import (
 from linger.graph.core.rewiring import remove_nodes
 from linger.graph.core.tensor_types import INTEGERS, infer_element_types, integer_bits
 from linger.graph.files.model_io import copied
-from linger.numeric.fixed import limits
 from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, AttributeRef, Derived, OnnxValue, integer_type, make_attribute
 
 _NEUTRAL = {"auto_pad": "NOTSET", "storage_order": 0}
+_ENDS = {"low": "min", "high": "max"}
 _PLACES = "pads"
 """The input that counts elements, whose width is not that of numbers."""
 
@@ -132,8 +132,10 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
         return
     standard = {op.standard_name: op for op in ops().values()}
     for node in [n for n in all_nodes(model) if not n.domain and n.op_type in standard and n.inputs]:
-        is_carrier = node.outputs[0].name is not None and stands_for(node.outputs[0].name) != node.outputs[0].name
-        if _width(node.inputs[0]) is not None and not is_carrier:
+        name = str(node.outputs[0].name)
+        if (
+            _width(node.inputs[0]) is not None and stands_for(name) == name
+        ):  # not a carrier of a file that is being written
             _adopt(node, standard[node.op_type])
             changes.note(describe(node), "moved into the dialect")
 
@@ -211,10 +213,10 @@ def _neutral_input(model: ir.Model, node: ir.Node, op: Op, name: str) -> ir.Valu
         group = node.attributes["group"].as_int() if op.is_transposed else 1
         channels = op.output_channels([size or 0 for size in sizes], group)
         return _initializer(model, f"linger.zero_bias_{channels}", np.zeros(channels, np.int32))
-    if name in ("low", "high") and first is not None and first.dtype in INTEGERS:
-        bits = int(first.dtype.itemsize * 8)
-        end = limits(bits)[name == "high"]
-        return _initializer(model, f"linger.{name}_{bits}", np.asarray(end, first.dtype.numpy()))
+    if name in ("low", "high") and first is not None and first.dtype in {*INTEGERS, ir.DataType.UINT8}:
+        ends = np.iinfo(first.dtype.numpy())
+        kind = "u8" if first.dtype == ir.DataType.UINT8 else ends.bits
+        return _initializer(model, f"linger.{name}_{kind}", np.asarray(getattr(ends, _ENDS[name]), ends.dtype))
     raise UnsupportedError(f"{describe(node)}: input {name!r} is missing. Connect it.")
 
 
@@ -309,12 +311,7 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
     for node in [n for n in dialect_nodes(model) if n.op_identifier() not in model.functions]:
         op = op_of(node)
         arity, bits, is_narrow = len(node.inputs), element_bits_of(node), is_narrow_exact(node, op)
-        extensions = extensions_of(attributes_of(node, op))
-        if (
-            is_for_shapes
-        ):  # exponents change no shape, and inference does not follow how they are brought to the channels
-            extensions &= {"o_unsigned"}
-        unsigned = tuple(i for i, x in enumerate(node.inputs) if x is not None and x.dtype == ir.DataType.UINT8)
+        extensions, unsigned = _numbers_of(node, op, is_for_shapes=is_for_shapes)
         key = (op.name, op.platform, arity, bits, is_narrow, extensions, unsigned)
         if key not in library:
             build = partial(build_function, op, opset=opset_of(model), is_for_shapes=is_for_shapes)
@@ -329,6 +326,16 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         model.graph.opset_imports.setdefault(function.domain, DOMAIN_VERSION)
         model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
     return changes
+
+
+def _numbers_of(node: ir.Node, op: Op, *, is_for_shapes: bool) -> tuple[frozenset[str], tuple[int, ...]]:
+    """The extensions that a node uses, and the places of its unsigned inputs.
+
+    Exponents change no shape, and inference does not follow how they are brought to the channels.
+    """
+    extensions = extensions_of(attributes_of(node, op))
+    unsigned = tuple(i for i, x in enumerate(node.inputs) if x is not None and x.dtype == ir.DataType.UINT8)
+    return extensions & {"o_unsigned"} if is_for_shapes else extensions, unsigned
 
 
 def _call(node: ir.Node, op: Op, function: ir.Function, derived: Mapping[str, Derived]) -> None:
@@ -367,9 +374,9 @@ def build_function(
     kernel.is_narrow_exact, kernel.is_deferring = is_narrow_exact, not is_for_shapes
     names, references, defaults = _signature(op, arity, extensions)
     inputs = [ir.Value(name=name) for name in names]
-    types = [_input_type(op, name, element_bits) for name in names]
-    types = [ir.DataType.UINT8 if i in unsigned else each for i, each in enumerate(types)]
-    arguments = [OnnxValue(each, x) for each, x in zip(types, inputs, strict=True)]
+    arguments = [OnnxValue(_input_type(op, name, element_bits), x) for name, x in zip(names, inputs, strict=True)]
+    for place in unsigned:
+        arguments[place] = replace(arguments[place], dtype=ir.DataType.UINT8)
     results = op.body(kernel, *op.arrange(arguments), **references, **defaults)
     outputs = _materialized(kernel, op, results)
     graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
@@ -377,8 +384,7 @@ def build_function(
         if not any(value in outputs or value.uses() for value in node.outputs):
             remove_nodes([node])
     parameters = [ir.Attr(n, ATTRIBUTE_TYPES[each.kind], None) for n, each in (references | kernel.derived).items()]
-    domain = _domain(op, arity, extensions, is_narrow_exact=is_narrow_exact)
-    domain += "".join(f".u{i}" for i in unsigned)
+    domain = _domain(op, arity, extensions, unsigned, is_narrow_exact=is_narrow_exact)
     if kernel.depends_on_element and element_bits != _PLAIN_ELEMENT_BITS:
         domain += f".i{element_bits}"
     return ir.Function(domain, op.name, graph=graph, attributes=parameters), kernel.derived
@@ -400,11 +406,12 @@ def _materialized(kernel: OnnxKernel, op: Op, results: Any) -> list[ir.Value]:
     return [kernel.materialize(result) for result in (results if len(op.outputs) > 1 else [results])]
 
 
-def _domain(op: Op, arity: int, extensions: frozenset[str], *, is_narrow_exact: bool) -> str:
-    """The domain of an op's function: a sub-domain for a chip, for an unusual number of inputs, for float64, for extensions."""
+def _domain(op: Op, arity: int, extensions: frozenset[str], unsigned: tuple[int, ...], *, is_narrow_exact: bool) -> str:
+    """The domain of an op's function: a sub-domain for a chip, an unusual number of inputs, float64, extensions, unsigned inputs."""
     usual = _PLAIN_ARITY if op.is_variadic else len(op.forms[0]) if op.forms else arity
     parts = [DOMAIN, op.platform, None if arity == usual else f"n{arity}", None if is_narrow_exact else "f64"]
-    return ".".join(filter(None, [*parts, *(part for name, (part, _) in EXTENSIONS.items() if name in extensions)]))
+    parts += [part for name, (part, _) in EXTENSIONS.items() if name in extensions]
+    return ".".join(filter(None, [*parts, *(f"u{i}" for i in unsigned)]))
 
 
 def _input_type(op: Op, name: str, element_bits: int) -> ir.DataType:
