@@ -7,7 +7,7 @@ A function leaves the attributes open; in place, attributes and weights are know
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -132,12 +132,15 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
         return
     standard = {op.standard_name: op for op in ops().values()}
     for node in [n for n in all_nodes(model) if not n.domain and n.op_type in standard and n.inputs]:
-        name = str(node.outputs[0].name)
-        if (
-            _width(node.inputs[0]) is not None and stands_for(name) == name
-        ):  # not a carrier of a file that is being written
+        if _holds_integers(node):
             _adopt(node, standard[node.op_type])
             changes.note(describe(node), "moved into the dialect")
+
+
+def _holds_integers(node: ir.Node) -> bool:
+    """Whether a node reads integers, and is no carrier of a file that is being written."""
+    name = str(node.outputs[0].name)
+    return _width(node.inputs[0]) is not None and stands_for(name) == name
 
 
 def _adopt(node: ir.Node, op: Op) -> None:
@@ -374,9 +377,9 @@ def build_function(
     kernel.is_narrow_exact, kernel.is_deferring = is_narrow_exact, not is_for_shapes
     names, references, defaults = _signature(op, arity, extensions)
     inputs = [ir.Value(name=name) for name in names]
-    arguments = [OnnxValue(_input_type(op, name, element_bits), x) for name, x in zip(names, inputs, strict=True)]
-    for place in unsigned:
-        arguments[place] = replace(arguments[place], dtype=ir.DataType.UINT8)
+    types = {i: _input_type(op, name, element_bits) for i, name in enumerate(names)}
+    types |= dict.fromkeys(unsigned, ir.DataType.UINT8)
+    arguments = [OnnxValue(types[i], x) for i, x in enumerate(inputs)]
     results = op.body(kernel, *op.arrange(arguments), **references, **defaults)
     outputs = _materialized(kernel, op, results)
     graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
