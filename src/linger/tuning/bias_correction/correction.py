@@ -251,9 +251,10 @@ class _Sweep:
         y = product + bias.to(product.dtype).reshape(shape)
         means = ChannelMeans.of(clamp(y, self._limits.get(key)), axis)
         shift = self.shifts.setdefault(key, _Shift()).add(call, expected.mean - means.mean, means.count)
-        rounded = round_bias(bias + shift, x.scale * frozen.scale_w)
+        finer = torch.tensor(frozen.exponents or (0,), dtype=torch.float64, device=bias.device).exp2()
+        rounded = round_bias(bias + shift, finer * (x.scale * frozen.scale_w))
         shifted = product + rounded.to(product.dtype).reshape(shape)
-        result.content.copy_(fake_quantize(shifted, result.scale, result.bits))
+        result.content.copy_(fake_quantize(shifted, result.scale, result.signed_bits, is_relu=result.is_unsigned))
         result.accept_write()
 
     def _add(self, key: str, shift: Tensor) -> None:
