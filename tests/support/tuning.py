@@ -26,18 +26,28 @@ from linger.tuning.equalization.watching import Clip, watch_channels
 from linger.tuning.equalization.weights import absorb, apply_factors, apply_limits, limited_modules
 from linger.tuning.held_out import Parts, split, split_data
 from linger.tuning.mixed_precision.goals import checked_metric, read_goal
-from linger.tuning.mixed_precision.units import ChipWidths, Unit, units_of, watch_flow
+from linger.tuning.mixed_precision.units import (
+    BitModel,
+    ChipWidths,
+    Originals,
+    Unit,
+    peak_bytes_of,
+    units_of,
+    watch_flow,
+)
 from linger.tuning.remedy import OutputError, error_db
 
 __all__ = [
     "EQUALIZED",
     "PLAIN",
     "STEPS",
+    "BitModel",
     "Chains",
     "ChipWidths",
     "Judge",
     "Kind",
     "NothingToDoError",
+    "Originals",
     "OutputError",
     "Parts",
     "QuantizedBase",
@@ -56,6 +66,7 @@ __all__ = [
     "fitting_threads",
     "is_better",
     "on_threads",
+    "peak_bytes_of",
     "quantized",
     "ranges_of",
     "read_budget",
