@@ -238,9 +238,9 @@ def _gaps(run: Run) -> Iterator[str]:
 
 
 def _next_step(run: Run, cautions: Sequence[tuple[str, str]]) -> str:
-    """What to try next where the quality is low, chosen by the cause."""
-    if cautions:
-        return cautions[0][1]
+    """What to try next where the quality is low, chosen by the cause; what was measured comes first."""
+    if cautions or run.offer:
+        return " ".join(filter(None, (run.offer, *(remedy for _, remedy in cautions[:1]))))
     if any(map(_is_below_plain, run.quality)):
         return _VARIED
     widths = [int(text) for layer in run.layers for text in layer.bits.split("/") if text.isdecimal()]

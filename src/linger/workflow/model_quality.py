@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ from linger.notation import PERCENT, value_and_unit
 from linger.progress import progress
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.diagnosis.call_watch import SignalNoise, as_real, mismatch
-from linger.reporting.facts import Quality
-from linger.reporting.verdict import FEW_SAMPLES
+from linger.reporting.facts import Quality, Run
+from linger.reporting.verdict import FEW_SAMPLES, LOW_SIGNAL, verdict_of
 from linger.workflow.samples import Piece, Samples, limited, output_name, without_labels
 
 DATA = "the data given"
@@ -262,6 +263,22 @@ def judged(
         gaps = {f.name: (f.after, _chance(f.name, passes[1], known)) for f in known.figures()}
     made = [replace(f, plain=other.after, data=data) for other, f in zip(before, figures, strict=True)]
     return tuple(replace(f, seen=gaps[f.name][0], chance=gaps[f.name][1]) if f.name in gaps else f for f in made)
+
+
+def figure_of(reference: nn.Module, model: nn.Module, *, samples: Samples, name: str, batch: int) -> float:
+    """One figure of another model, as `judged` measures it."""
+    labels = [piece.labels for piece in samples.batches(batch)] if samples.has_labels else None
+    return {f.name: f.after for f in _measured(model, reference, samples, batch).figures(labels)}[name]
+
+
+def missed_figure(goal: str, figures: Sequence[Quality]) -> Quality | None:
+    """The figure that is not enough, for the goal or for the verdict; None where all are, or none can be raised."""
+    if verdict_of(Run("", quality=tuple(figures), goal=goal, is_goal_met=is_goal_met(goal, figures))).is_enough:
+        return None
+    unit = value_and_unit("quantize", goal, has_metric=any(not f.unit for f in figures))[1] if goal else figures[0].unit
+    low = [f for f in figures if f.output and f.after < LOW_SIGNAL] if not goal else []
+    fitting = low or [f for f in figures if f.unit == unit and (f.before is None or not unit or not goal)]
+    return min(fitting, key=attrgetter("after"), default=None)
 
 
 def _measured(model: nn.Module, reference: nn.Module, samples: Samples, batch: int) -> QualityPass:

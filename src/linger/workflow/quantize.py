@@ -3,24 +3,31 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
+import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, Forward, values_of
-from linger.errors import VerificationError, counted
+from linger.analysis.batches import Batch, Forward, fresh, run_batch, values_of
+from linger.checks.memory_use import amount
+from linger.errors import LingerError, UsageError, VerificationError, counted
+from linger.notation import DECIBELS, PERCENT, Widths
 from linger.pipeline import init
+from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.marking import choose_widths
 from linger.reporting.facts import HELD_OUT, METRIC_DATA, SEEN, TEST, Quality
+from linger.reporting.verdict import LOW_AGREEMENT, LOW_SIGNAL, figure_text
 from linger.targets import find_chip
-from linger.tuning.autotune.budget import fitting_threads, on_threads
+from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
 from linger.tuning.autotune.steps import refuse_not_finite, start_of
 from linger.tuning.autotune.tune import INTERRUPTED, tune
+from linger.tuning.mixed_precision.find_bits import find_bits
 from linger.tuning.mixed_precision.goals import checked_metric, metric_name
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
@@ -29,6 +36,7 @@ from linger.workflow.delivery import (
     Tell,
     Work,
     c_obstacle,
+    checked,
     command_of,
     delivered,
     exported,
@@ -44,15 +52,17 @@ from linger.workflow.model_quality import (
     batch_size,
     coarse_notes,
     data_cautions,
+    figure_of,
     guessing_note,
     judged,
+    missed_figure,
     require_decisions,
     unhelpful_notes,
     usual_budget,
     with_fitting_labels,
 )
 from linger.workflow.quantized import DATA, Quantized, QuantizeSettings, require_free
-from linger.workflow.samples import Edges, Piece, Samples, edges_of, require_alike, rows_of, seen_before
+from linger.workflow.samples import Edges, Piece, Samples, edges_of, limited, require_alike, rows_of, seen_before
 
 if TYPE_CHECKING:
     from linger.tuning.autotune.result import TuneResult
@@ -65,6 +75,18 @@ _PROVEN_BATCH = 8
 
 _FEW_REPEATED = 0.1
 """Up to so large a share of the samples to judge by may be among those of tuning by chance, as where inputs have few values."""
+
+_OFFER_SHARE = 0.2
+"""Of the budget, what a search for wider tensors may take where 8 bits are not enough."""
+
+_OFFER_SAMPLES, _TRIALS_EACH, _FASTEST = 64, 3, 1e-6
+"""It looks at so many samples at most, and measures so many models for each range; seconds of a pass at least."""
+
+_OFFER_DB = 10.0
+"""What wider tensors should gain where a metric decides."""
+
+_GOALS = {PERCENT: f"{LOW_AGREEMENT:g} %", DECIBELS: f"{LOW_SIGNAL:g} dB"}
+"""What is enough where nobody said so: what the verdict does not call low."""
 
 
 def quantize(
@@ -134,11 +156,11 @@ def quantize(
             run = replace(run, metric=own)
         run = replace(run, goal=settings.goal_text, quality=figures, cautions=tuple(work.cautions))
         made = replace(delivered(work, tuned, run, tell), quality=figures, notes=tuple(work.notes))
+        made = replace(made, offer=_offer(work, made, (tuned, result.reference or model), (seen, kept), budget, tell))
         tell("report")
         with work.noting():
             made = reported(work, made, new_run(work, made, tuned, result))
-        inputs = tuple(piece.arguments for piece in work.proven)
-        return replace(placed(made, work, out), model=tuned, inputs=inputs)
+        return replace(placed(made, work, out), model=tuned, inputs=tuple(piece.arguments for piece in work.proven))
 
 
 def repeat(
@@ -217,6 +239,73 @@ def _tuned(work: Work, batches: list[Batch], budget: str | float) -> tuple[nn.Mo
         raise KeyboardInterrupt  # the user wants the command to end, and gets nothing half done
     work.notes += [note for note in result.notes if note not in work.notes]
     return tuned, result
+
+
+def _offer(
+    work: Work,
+    made: Quantized,
+    models: tuple[nn.Module, nn.Module],
+    samples: tuple[Samples, Samples],
+    budget: str | float,
+    tell: Tell,
+) -> str:
+    """Where 8 bits are not enough, what the fewest wide tensors that are would give, measured on data that did not choose them.
+
+    The search takes data of tuning, and a fifth of the budget at most. Empty where that is too little, or nothing is gained.
+    """
+    settings, missed = work.settings, missed_figure(work.settings.goal_text, made.quality)
+    if missed is None or settings.widths != Widths() or any(figure.data == SEEN for figure in made.quality):
+        return ""
+    tell("16 bits: what a few tensors would gain")
+    wide, whole = copy.deepcopy(models[0]), read_budget(budget)
+    limit = Budget(whole.text, _OFFER_SHARE * whole.seconds_left, _OFFER_SHARE * whole.trials_left)
+    of_metric = settings.metric if not missed.unit else None  # its data judge, so decibels choose
+    in_db = next((figure.after for figure in made.quality if figure.unit == DECIBELS), 0.0)
+    goal = in_db + _OFFER_DB if of_metric else settings.goal or _GOALS[missed.unit]
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), limit.watching(wide):
+            warnings.simplefilter("ignore")  # about a model that nobody gets
+            some, trials = _affordable(wide, samples[0], limit, settings.batch)
+            options: dict[str, Any] = {"target": settings.target, "bits": (8, 16), "max_trials": trials}
+            found = find_bits(wide, models[1], some, goal=goal, **options)
+        if of_metric:
+            after = checked_metric("quantize", of_metric)(wide)
+        else:
+            after = figure_of(work.model, wide, samples=samples[1], name=missed.name, batch=settings.batch)
+        cost = _cost(work, made, wide)
+    except LingerError:  # the run is complete without an offer
+        return ""
+    wish = "" if settings.goal or of_metric else f" --goal '{goal}'"
+    gained = f"{figure_text(missed)}; {found.wide_text}: {figure_text(missed, after)}, {cost}"
+    return f"8 bits: {gained}. Run again with --bits mixed{wish}, or accept 8 bits." * (after > missed.after)
+
+
+def _cost(work: Work, made: Quantized, wide: nn.Module) -> str:
+    """What another file needs more than the one that was made; one that a chip forbids is refused."""
+    aside = replace(work, folder=work.folder / "wide", notes=[], cautions=[])
+    aside.folder.mkdir()
+    exported(aside, wide)
+    check, memory, _ = checked(aside)
+    if len(check.errors) > len(made.check.errors):
+        raise UsageError("quantize: the chip forbids it.")
+    weights, tensors = memory.weight_bytes - made.memory.weight_bytes, memory.peak_bytes - made.memory.peak_bytes
+    return f"+{amount(weights + tensors)}: {weights:,} of weights, {tensors:,} of tensors alive at one time"
+
+
+def _affordable(model: nn.Module, seen: Samples, limit: Budget, batch: int) -> tuple[list[Batch], int]:
+    """Data and trials of a search for wide tensors, on as many samples as the time allows; refused where there is too little."""
+    wanted, count = _TRIALS_EACH * len(ranges_of(model)), min(len(seen), _OFFER_SAMPLES)
+    while True:
+        some, begun = [piece.arguments for piece in limited(seen, count).batches(batch)], limit.spent
+        with torch.no_grad():
+            for each in some:
+                run_batch(model, fresh(each))
+        trials = int(min(wanted, limit.trials_left, limit.seconds_left / max(limit.spent - begun, _FASTEST)))
+        if 2 * trials >= wanted:
+            return some, trials
+        if count == 1:
+            raise UsageError("quantize: too little is left for a search.")
+        count //= 2
 
 
 def _with_widths(model: nn.Module, settings: QuantizeSettings) -> nn.Module:

@@ -217,7 +217,7 @@ class Stored:
             self.note(list(value))
         elif (self.read() if buffer.is_cpu else self.last_known) != value:
             buffer.fill_(value)
-            self.note(as_float32(value))
+            self.note(as_float32(value) if buffer.numel() == 1 else [as_float32(value)] * buffer.numel())
 
     def value(self, *, stays_there: bool) -> Scale:
         """Its number: a tensor without axes where it stays on a device."""

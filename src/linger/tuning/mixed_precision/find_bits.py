@@ -15,7 +15,7 @@ from torch import nn
 
 from linger.analysis.batches import Batch, evaluating, fresh, run_batch
 from linger.constraint.limits import Widths
-from linger.errors import UsageError
+from linger.errors import UsageError, counted, listing
 from linger.notation import as_width
 from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.quantized import ranges_of
@@ -256,6 +256,13 @@ class BitWidths(Result):
     def changes(self) -> tuple[Change, ...]:
         """The same, as every remedy lists its changes."""
         return tuple(Change(row.name, f"bits of {row.what}", row.before, row.after) for row in self.changed)
+
+    @property
+    def wide_text(self) -> str:
+        """The tensors that got more bits, and their share of the products: `1 tensor at 16 bits (weights of conv; 12 % of the products)`."""
+        wide = [row.tensor for row in self.changed if row.after > row.before]
+        share = self.cost_after.wide_macs / max(self.cost_after.macs, 1)
+        return f"{counted(len(wide), 'tensor')} at {WIDE_BITS} bits ({listing(wide, limit=3)}; {share:.0%} of the products)"
 
     def summary(self) -> str:
         """The result in one line."""
