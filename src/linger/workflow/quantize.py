@@ -300,9 +300,8 @@ def _affordable(model: nn.Module, seen: Samples, limit: Budget, batch: int) -> t
         with torch.no_grad():
             for each in some:
                 run_batch(model, fresh(each))
-        trials = int(min(wanted, limit.trials_left, limit.seconds_left / max(limit.spent - begun, _FASTEST)))
-        if 2 * trials >= wanted:
-            return some, trials
+        if min(limit.trials_left, limit.seconds_left / max(limit.spent - begun, _FASTEST)) >= wanted:
+            return some, wanted
         if count == 1:
             raise UsageError("quantize: too little is left for a search.")
         count //= 2
