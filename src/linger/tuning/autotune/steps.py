@@ -26,11 +26,12 @@ from linger.quantization.core.supported import refuse_compiled, refuse_empty
 from linger.quantization.setup.initialize import init, refuse_unquantizable
 from linger.targets import find_target
 from linger.tuning.autotune.result import Settings
-from linger.tuning.autotune.search import NothingToDoError, Search, StepFunction, Trial
+from linger.tuning.autotune.search import HEADROOM, NothingToDoError, Search, StepFunction, Trial
 from linger.tuning.bias_correction.correction import correct_biases
 from linger.tuning.distillation import distill
 from linger.tuning.equalization.equalize import equalize
 from linger.tuning.exponents import choose_exponents
+from linger.tuning.held_out import shifted
 from linger.tuning.learned_rounding.rounding import round_weights
 from linger.tuning.mixed_precision.find_bits import find_bits
 from linger.tuning.remedy import Remedy
@@ -39,6 +40,9 @@ _SAFE = 0.9
 """The share of the time left that a step may take which keeps what it has when the clock ends it."""
 
 _WIDE = 16
+
+_SEEN = 64
+"""Samples by which it is found how far other data reach."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +190,7 @@ def rounding(session: Search, start: Trial, settings: Settings) -> Trial:
 
 
 def exponents(session: Search, start: Trial, settings: Settings) -> Trial:
-    """`linger.choose_exponents`, on some of the batches where all would take too long."""
+    """`linger.choose_exponents`, on some rows of every batch where all would take too long."""
     return _remedied(session, start, choose_exponents, settings["batches"], max_trials=settings["max_trials"])
 
 
@@ -210,7 +214,7 @@ def _remedied(
     model = copy.deepcopy(start.model)
     watched = [model] if is_watched else []
     with session.budget.watching(*watched):
-        result = remedy(model, start.reference, session.tuning[:batches], **options)
+        result = remedy(model, start.reference, session.some(batches), **options)
     if not result.changes or result.after_db == result.before_db:
         raise NothingToDoError(f"{result.name} found nothing better on the data that it saw")
     return Trial(model, start.reference, max(1, result.trials))
@@ -222,7 +226,7 @@ def widening(session: Search, start: Trial, settings: Settings) -> Trial:
     options = {name: value for name, value in settings.items() if name not in ("is_of_metric", "batches")}
     if session.metric is not None and settings["is_of_metric"]:
         options |= {"goal": session.metric, "at_least": settings["goal"]}
-    some = session.tuning[: settings["batches"]]
+    some = session.some(settings["batches"])
     with session.budget.watching(model):
         result = find_bits(model, start.reference, some, target=session.target, bits=(8, 16), **options)
     if not result.changed:
@@ -242,6 +246,24 @@ def headroom(session: Search, start: Trial, settings: Settings) -> Trial:
     return Trial(model, start.reference)
 
 
+def widened(session: Search, start: Trial, settings: Settings) -> Trial:
+    """Room in the ranges of data for inputs that are brighter, darker or shifted; what the network itself limits stays as it is."""
+    model, seen = copy.deepcopy(start.model), copy.deepcopy(start.model)
+    parts = session.parts
+    some = parts.drawn(parts.tuning, _SEEN)
+    _calibrate(seen, some)  # on top of what was chosen, so that ranges that were cut on purpose stay cut
+    wide = copy.deepcopy(seen)
+    _calibrate(wide, [b for batches in shifted(some, parts.intervals, (settings["gain"],)).values() for b in batches])
+    reached, before = ranges_of(wide), ranges_of(seen)
+    low = [one for key, one in ranges_of(model).items() if one.kind is not Kind.WEIGHT and one.scale > 0]
+    low = [one for one in low if reached[one.key].scale < before[one.key].scale]
+    if not low:
+        raise NothingToDoError("nothing of the network reaches farther on brighter, darker or shifted data")
+    for one in low:
+        one.choose(one.scale * reached[one.key].scale / before[one.key].scale)
+    return Trial(model, start.reference)
+
+
 STEPS: Mapping[str, StepFunction] = {
     "fuse": fuse,
     "equalize": equalization,
@@ -252,5 +274,6 @@ STEPS: Mapping[str, StepFunction] = {
     "distill": distillation,
     "find_bits": widening,
     "headroom": headroom,
+    HEADROOM: widened,
 }
 """Every step by its name."""
