@@ -25,6 +25,16 @@ _SHARE, _SHARE_OF_FEW = 5, 4
 ENOUGH = 32
 """With fewer different samples the search makes fewer choices."""
 
+_FEW = (
+    "The data are few: {} different samples of {}, without those that look like another or continue it. So fewer steps are tried, their "
+    "gains must be larger, and ranges have more headroom."
+)
+_ALIKE, _LONG, _LOOKED_AT, _COMPARED = 0.98, 32, 4096, 512
+"""The correlation of samples that look alike; from how many numbers on, by how many of them, and of how many samples it is asked."""
+
+_CONTINUED = 0.1
+"""A piece of a recording begins this near to where the last one ended, in units of the usual distance."""
+
 _STRETCHES = 8
 """A few large batches are taken as so many stretches, each of which gives samples to every part: sorted data keep their classes."""
 
@@ -116,17 +126,21 @@ def split(
         size = max(_SHARE, math.ceil(sum(map(len, own)) / _STRETCHES))
         if len(batches) < _STRETCHES:
             own = [rows[i : i + size] for rows in own for i in range(0, len(rows), size)]
+    count = _independent(batches, are_rows=are_rows)
+    said = () if count >= ENOUGH else (_FEW.format(count, sum(map(len, own))),)
     parts = _allotted(own, needs_report=not reported)
     if parts is None:
         every = tuple(batches)
-        return Parts(every, every, tuple(reported) or every, are_rows, (_ONE_INPUT,), intervals, is_few=True)
+        return Parts(every, every, tuple(reported) or every, are_rows, (_ONE_INPUT, *said), intervals, is_few=True)
     learned, chosen, kept = parts
     is_small = are_rows and len(batches) < _STRETCHES  # remedies hold out a part of a few batches in their turn
     tuning = _grouped(learned) if is_small else [joined_rows(rows) if are_rows else rows[0] for rows in learned]
-    notes = () if reported or kept else (_TWO_INPUTS,)
+    notes = said if reported or kept else (_TWO_INPUTS, *said)
     judging, told = (_grouped(part) if are_rows else [row for rows in part for row in rows] for part in (chosen, kept))
     choosing = tuple(judging)
-    return Parts(tuple(tuning), choosing, tuple(reported or told) or choosing, are_rows, notes, intervals)
+    return Parts(
+        tuple(tuning), choosing, tuple(reported or told) or choosing, are_rows, notes, intervals, is_few=bool(said)
+    )
 
 
 _KNOWN = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
@@ -208,6 +222,39 @@ def some_of_each(reference: nn.Module, batches: Sequence[Batch], one_in: int) ->
     whole = Parts(tuple(batches), (), (), all(map(_row_count, batches)) and _has_rows(reference, batches[0]))
     count = whole.samples[0]
     return None if count < 2 else whole.drawn(batches, max(1, count // one_in))
+
+
+def _independent(batches: Sequence[Batch], *, are_rows: bool) -> int:
+    """How many samples say something of their own: without those that look like another one, or continue the one before.
+
+    Two samples look alike where their correlation is above 0.98, so one of them may be brighter; a few numbers are compared as
+    they are, for their correlation is large by chance. Where most samples begin as the one before ended, they are pieces of
+    recordings, which count instead.
+    """
+    first: dict[int, list[Tensor]] = {}
+    for part in (
+        part for batch in batches for part in values_of(batch)[:1] if isinstance(part, Tensor) and part.numel()
+    ):
+        rows = part.detach().reshape(len(part) if are_rows else 1, -1).float()
+        first.setdefault(rows.shape[1], []).append(rows)
+    return sum(_different(torch.cat(rows)[:_COMPARED]) for rows in first.values())
+
+
+def _different(rows: Tensor) -> int:
+    numbers = rows.shape[1]
+    if numbers < _LONG:
+        return len(rows.unique(dim=0))
+    ends = (rows[:-1, -1] - rows[1:, 0]).abs()
+    follow = ends < _CONTINUED * (rows[:, -1:] - rows[:, 0]).abs().mean()
+    if len(rows) > 2 and float(follow.float().mean()) > 0.5:
+        return 1 + int((~follow).sum())
+    some = rows[:, :: max(1, numbers // _LOOKED_AT)]
+    some = some - some.mean(1, keepdim=True)
+    size = some.norm(dim=1, keepdim=True)
+    unit = some / size.where(size > 0, torch.ones(()))
+    is_flat = size.squeeze(1) == 0
+    is_new = ~(unit @ unit.T > _ALIKE).tril(-1).any(1) & ~is_flat
+    return int(is_new.sum()) + int(is_flat.any())
 
 
 def _allotted(stretches: Sequence[list[Batch]], *, needs_report: bool) -> tuple[list[list[Batch]], ...] | None:

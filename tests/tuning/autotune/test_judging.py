@@ -93,6 +93,16 @@ def test_with_few_samples_a_gain_must_be_larger() -> None:
     assert is_better(of(0.96), of(1.0))
 
 
+def test_where_data_are_few_more_is_asked_for() -> None:
+    before, step = of(1.0, 1.0, 1.0), of(0.9, 0.5, 0.7)  # twice as large as its noise of 0.15, and not as twice this
+    assert not objection(of(0.6, 0.5, 0.7), before, care=2.0)
+    assert objection(step, before, care=2.0)
+    assert not objection(step, before)
+    dear = of(1.2, learned=1.0, shifted=(("gain 2", of(1.0)),))  # 0.8 dB, for 9
+    costs = [unpaid(dear, of(1.0, learned=1.0, shifted=(("gain 2", of(8.0)),)), care=care)[0] for care in (1.0, 2.0)]
+    assert [bool(cost) for cost in costs] == [True, False]
+
+
 def test_harm_to_what_steps_learn_from_is_no_gain() -> None:
     before = of(1.0, 1.0, 1.0, learned=1.0)
     assert not objection(of(0.5, 0.6, 0.4, learned=1.02), before)  # less than 0.1 dB

@@ -39,7 +39,7 @@ def model() -> nn.Module:
 
 def session_of(model: nn.Module, *, seconds: float = 1000.0, **others: Any) -> Any:
     """A session with 8 batches of a second's tenth, whose branches have 20, 20 and 30.22 dB."""
-    scores = {PLAIN: Score(0.01), FOLDED: Score(0.01), EQUALIZED: Score(0.00095)}
+    scores = {PLAIN: Score(0.01), FOLDED: Score(0.01), TOGETHER: Score(0.01), EQUALIZED: Score(0.00095)}
     branches = {name: Trial(model, model, score=score) for name, score in scores.items()}
     known: Mapping[str, Any] = {
         "is_mixed": False,

@@ -28,7 +28,7 @@ def test_batches_of_one_sample_go_to_the_parts_in_turn() -> None:
     assert (numbers(parts.choosing), numbers(parts.reported)) == ([1.0, 5.0], [3.0, 7.0])
     assert numbers(parts.tuning) == [0.0, 2.0, 4.0, 6.0]
     assert parts.samples == (4, 2, 2)
-    assert not parts.notes
+    assert len(parts.notes) == 1  # eight are few
 
 
 def test_every_stretch_of_a_single_batch_is_in_every_part() -> None:
@@ -110,6 +110,7 @@ def test_a_single_input_serves_for_everything_and_it_is_said() -> None:
     assert parts.tuning == parts.choosing == parts.reported
     assert parts.is_few
     assert "one input" in parts.notes[0]
+    assert "1 different samples of 1" in parts.notes[1]
     # tensors of other sizes are not one batch of rows
     assert "one input" in split(Two(), [(torch.ones(4, 2), torch.ones(2))]).notes[0]
     two = split(nn.Linear(2, 2), [(torch.tensor([[1.0, 2.0], [3.0, 4.0]]),)])
@@ -120,3 +121,39 @@ def test_a_single_input_serves_for_everything_and_it_is_said() -> None:
 def test_data_of_another_shape_are_refused() -> None:
     with pytest.raises(linger.UsageError, match=r"the forward pass fails on the input \[\(4, 3\)\]"):
         split(nn.Linear(2, 2), [(torch.ones(4, 3),), (torch.ones(4, 3),)])
+
+
+def drawn(count: int, numbers: int, seed: int = 0) -> Tensor:
+    return torch.randn(count, numbers, generator=torch.Generator().manual_seed(seed))
+
+
+def tone(length: int) -> Tensor:
+    """A sound that never jumps."""
+    return torch.sin(0.05 * torch.arange(float(length))) + 0.3 * torch.sin(0.013 * torch.arange(float(length)))
+
+
+FEW = {
+    "enough": (drawn(32, 64), None),
+    "31": (drawn(31, 64), "31 different samples of 31"),
+    # brighter and darker ones of eight samples
+    "alike": (
+        torch.cat([drawn(8, 64) * gain + gain for gain in (0.5, 1.0, 1.5, 2.0, 3.0)]),
+        "8 different samples of 40",
+    ),
+    "a few numbers, alike by chance": (drawn(40, 3), None),
+    "repeated": (drawn(4, 3).repeat(10, 1), "4 different samples of 40"),
+    "constant": (torch.cat([torch.full((12, 64), 0.5), drawn(28, 64)]), "29 different samples of 40"),
+    "pieces of a recording": (tone(40 * 64).reshape(40, 64), "1 different samples of 40"),
+    "pieces of two": (
+        torch.cat([tone(1280).reshape(20, 64), 2 - tone(1280).reshape(20, 64)]),
+        "2 different samples of 40",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FEW)
+def test_few_different_samples_are_told(case: str) -> None:
+    x, said = FEW[case]
+    parts = split(nn.Linear(x.shape[1], 2), [(batch,) for batch in x.split(8)])
+    assert parts.is_few == (said is not None)
+    assert [note for note in parts.notes if said and said in note] == list(parts.notes)

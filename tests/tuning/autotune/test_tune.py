@@ -21,7 +21,7 @@ from linger.tuning.autotune import plan
 from linger.tuning.autotune import tune as front
 from linger.tuning.autotune.result import Problem
 from linger.tuning.autotune.tune import problems_of, wide_shares
-from tests.support.tuning import PLAIN, OutputError, Search, Step, Trial, error_db, split
+from tests.support.tuning import PLAIN, OutputError, Search, Step, Trial, error_db, runtime_of, split
 
 
 class Net(nn.Module):
@@ -81,6 +81,12 @@ def net() -> nn.Module:
 @pytest.fixture(scope="module")
 def images() -> Tensor:
     return torch.randn(24, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def many() -> Tensor:
+    """So many that a gain need not be twice its noise."""
+    return torch.randn(40, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture(scope="module")
@@ -240,21 +246,21 @@ def plan_of(*names: str) -> object:
     return steps
 
 
-def test_a_harmful_step_is_dropped(net: nn.Module, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_harmful_step_is_dropped(net: nn.Module, many: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "STEPS", {**front.STEPS, "hurts": hurts})
     monkeypatch.setattr(front, "usual_plan", plan_of("hurts", "equalize"))
-    _, result = linger.tune(net, images)
+    _, result = linger.tune(net, many)
     assert [(step.name, step.is_kept) for step in result.steps] == [("hurts", False), ("equalize", True)]
 
 
-def test_an_interruption_gives_the_best_so_far(net: nn.Module, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_gives_the_best_so_far(net: nn.Module, many: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "STEPS", {**front.STEPS, "interrupted": interrupted})
     monkeypatch.setattr(front, "usual_plan", plan_of("equalize", "interrupted", "fuse"))
-    made, result = linger.tune(net, images)
+    made, result = linger.tune(net, many)
     assert [step.name for step in result.steps] == ["equalize"]
     assert result.after_db > result.plain_db
     assert "Interrupted" in result.notes[-1]
-    made(images)
+    made(many)
 
 
 def test_trials_are_counted(net: nn.Module, images: Tensor) -> None:
@@ -349,6 +355,20 @@ def test_a_model_after_init_is_its_own_reference(net: nn.Module, images: Tensor)
     )
     with pytest.raises(linger.UsageError, match=r"target='arcs', and the model was quantized for 'venus'"):
         linger.tune(given, images, target="arcs")
+
+
+def test_scales_of_channels_and_bytes_from_zero_are_passed_on(net: nn.Module, images: Tensor) -> None:
+    made, result = linger.tune(net, images, budget="1 trial", per_channel=True, unsigned=True)
+    runtime = runtime_of(made)
+    assert runtime is not None
+    assert (runtime.is_per_channel, runtime.is_unsigned) == (True, True)
+    assert (
+        result.plain_db > linger.tune(net, images, budget="1 trial")[1].plain_db + 3
+    )  # one channel is 64 times as large
+    with pytest.raises(linger.UsageError, match="venus does not have per_channel=True"):
+        linger.tune(net, images, target="venus", per_channel=True)
+    with pytest.raises(linger.UsageError, match="per_channel is not what the model was quantized with"):
+        linger.tune(made, images, per_channel=False)
 
 
 def test_a_recurrent_model_after_init() -> None:

@@ -77,7 +77,8 @@ def usual_plan(session: Search) -> Iterator[Step]:
     base = FOLDED if FOLDED in session.branches else PLAIN
     if not session.is_mixed:
         yield Step("choose_ranges", TOGETHER, base, _TOGETHER)
-        yield Step("correct_biases", TOGETHER, TOGETHER)
+        if TOGETHER in session.branches:
+            yield Step("correct_biases", TOGETHER, TOGETHER)
         yield from _ranges(session, base)
         yield Step("correct_biases", base, base)
     yield Step("equalize", EQUALIZED, base)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Any]
 """What a step was asked for: plain numbers and names."""
 
+Numbers = Mapping[str, bool | None]
+"""`per_channel` and `unsigned` of `linger.init`, where they are said."""
+
 VARIED = "Give more, and more varied, data."
 
 

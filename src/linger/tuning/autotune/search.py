@@ -18,7 +18,7 @@ from linger.errors import LingerError, UsageError, counted
 from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.stored import Kind
 from linger.tuning.autotune.budget import Budget
-from linger.tuning.autotune.result import Settings, Step, TuneStep
+from linger.tuning.autotune.result import Numbers, Settings, Step, TuneStep
 from linger.tuning.held_out import Parts, shifted
 from linger.tuning.mixed_precision.goals import Metric, checked_metric
 from linger.tuning.remedy import OutputError, error_db
@@ -119,11 +119,12 @@ def gap_of(choosing: tuple[Score, Score], reported: tuple[Score, Score]) -> str:
     )
 
 
-def objection(score: Score, before: Score, *, is_cut: bool = False) -> str:
+def objection(score: Score, before: Score, *, is_cut: bool = False, care: float = 1.0) -> str:
     """Why a step is dropped; nothing where it is kept.
 
     The metric decides where it differs. Else the error must fall by more than the noise of the samples that choose, so that one
-    lucky sample is not enough: alone it moves the mean by exactly its own standard error. And on the data that steps learn from
+    lucky sample is not enough: alone it moves the mean by exactly its own standard error; by twice as much (`care`) where the data
+    are few. And on the data that steps learn from
     the error must not rise by more than 0.1 dB; not at all where a range was cut (`is_cut`), as numbers that it lost are lost.
 
     >>> objection(Score(0.1), Score(0.2)), objection(Score(0.2, metric=0.9), Score(0.1, metric=0.8))
@@ -133,7 +134,7 @@ def objection(score: Score, before: Score, *, is_cut: bool = False) -> str:
         return "" if score.metric > before.metric else "the metric falls"
     if score.error >= before.error:
         return "the error stays" if score.error == before.error else "the error rises"
-    if before.error - score.error <= score.noise(before):
+    if before.error - score.error <= care * score.noise(before):
         return f"the error falls by less than the noise of {counted(len(score.samples), 'sample')}"
     allowed = 1.0 if is_cut else 10 ** (_SURE_DB / 10)
     if score.learned is not None and before.learned is not None and score.learned > before.learned * allowed:
@@ -172,10 +173,10 @@ _PRICE_DB = 0.5
 """What headroom may cost on data like those that were given."""
 
 
-def unpaid(score: Score, before: Score) -> tuple[str, str]:
+def unpaid(score: Score, before: Score, *, care: float = 1.0) -> tuple[str, str]:
     """Why wider ranges are dropped, or nothing; and what they cost and gain, in words.
 
-    They may cost half a decibel on data like those given, and must gain more than that on the mean of all that other data may be.
+    They may cost half a decibel on data like those given, twice as much where these are few, and must gain more than that on the mean of all that other data may be.
     """
     pairs = zip(before.shifted, score.shifted, strict=False)
     gains = [own.db - other.db for (_, other), (_, own) in pairs if other.error and own.error]
@@ -183,7 +184,7 @@ def unpaid(score: Score, before: Score) -> tuple[str, str]:
     if score.learned and before.learned:
         price = max(price, error_db(before.learned) - error_db(score.learned))
     told = f"headroom costs {max(price, 0.0):.1f} dB here and gains {gain:.1f} dB on brighter, darker and shifted data"
-    return told if price > _PRICE_DB or gain <= max(price, _SURE_DB) else "", told
+    return told if price > care * _PRICE_DB or gain <= max(price, _SURE_DB) else "", told
 
 
 _SHIFTED = 16
@@ -250,6 +251,7 @@ class Search:
     budget: Budget  # what is left
     known: Mapping[str, StepFunction]  # the steps that there are, by name
     target: str | None = None  # the chip
+    numbers: Numbers = field(default_factory=dict)  # whether weights have scales of channels, and activations 0 … 255
     seed: int = 0  # of everything random
     metric: Metric | None = None  # the user's metric, if there is one
     is_mixed: bool = False  # whether tensors may have 16 bits
@@ -318,13 +320,15 @@ class Search:
         score = self.judge(trial.model)
         self.budget.use(trial.trials)
         is_headroom, told = step.name == HEADROOM, ""
-        why = "" if is_headroom else objection(score, before)
+        care = 2.0 if self.parts.is_few else 1.0
+        why = "" if is_headroom else objection(score, before, care=care)
         if rival is None or not why:  # the rest is measured only where it can matter
             score = self.judge.completed(trial.model, score)
             if is_headroom:
-                why, told = unpaid(score, before)
+                why, told = unpaid(score, before, care=care)
             else:
-                why = objection(score, before, is_cut=_is_cut(trial.model, self.branches[step.source].model))
+                is_cut = _is_cut(trial.model, self.branches[step.source].model)
+                why = objection(score, before, is_cut=is_cut, care=care)
             if not why and score.metric == before.metric:
                 why = below_plain(score, self.plain, before)
         is_kept = rival is None or not why

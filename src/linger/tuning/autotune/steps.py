@@ -7,7 +7,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,8 +24,8 @@ from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.core.supported import refuse_compiled, refuse_empty
 from linger.quantization.setup.initialize import init, refuse_unquantizable
-from linger.targets import find_target
-from linger.tuning.autotune.result import Settings
+from linger.targets import find_target, refuse_numbers
+from linger.tuning.autotune.result import Numbers, Settings
 from linger.tuning.autotune.search import HEADROOM, NothingToDoError, Search, StepFunction, Trial
 from linger.tuning.bias_correction.correction import correct_biases
 from linger.tuning.distillation import distill
@@ -52,6 +52,7 @@ class Start:
     reference: nn.Module  # it in real numbers: the float model, or the quantized one without rounding
     target: str | None  # the chip
     given: nn.Module | None = None  # the model itself if it was quantized already
+    numbers: Numbers = field(default_factory=dict)  # whether weights have scales of channels, and activations 0 … 255
 
     def plain(self, batches: Sequence[Batch]) -> tuple[nn.Module, list[str]]:
         """The model quantized and calibrated on these batches, and what calibration warned of.
@@ -62,7 +63,7 @@ class Start:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             if self.given is None:
-                model = quantized(self.reference, batches, self.target)
+                model = quantized(self.reference, batches, self.target, self.numbers)
             else:
                 model = copy.deepcopy(self.given)
                 for one in ranges_of(model, with_adopted=True).values():  # as if calibrated for the first time
@@ -78,7 +79,7 @@ class Start:
         return model, [str(warning.message) for warning in said]
 
 
-def start_of(model: object, target: str | None) -> Start:
+def start_of(model: object, target: str | None, numbers: Numbers | None = None) -> Start:
     """Copy a model; what cannot be tuned is refused.
 
     Raises:
@@ -105,7 +106,16 @@ def start_of(model: object, target: str | None) -> Start:
         raise
     except Exception as error:  # a user's class may refuse to be copied in any way
         raise UsageError(f"tune: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}).") from error
-    return Start(own, chip) if runtime is None else Start(real_copy(own), runtime.target, own)
+    asked = {name: value for name, value in (numbers or {}).items() if value is not None}
+    refuse_numbers("tune", chip, **asked)
+    if runtime is None:
+        return Start(own, chip, numbers=asked)
+    own_numbers = {"per_channel": runtime.is_per_channel, "unsigned": runtime.is_unsigned}
+    if wrong := [name for name, value in asked.items() if value != own_numbers[name]]:
+        raise UsageError(
+            f"tune: {listing(wrong)} is not what the model was quantized with. Give the float model instead."
+        )
+    return Start(real_copy(own), runtime.target, own)
 
 
 def refuse_not_finite(model: nn.Module) -> None:
@@ -122,9 +132,12 @@ def refuse_not_finite(model: nn.Module) -> None:
         )
 
 
-def quantized(reference: nn.Module, batches: Sequence[Batch], target: str | None) -> nn.Module:
+def quantized(
+    reference: nn.Module, batches: Sequence[Batch], target: str | None, numbers: Numbers | None = None
+) -> nn.Module:
     """A copy of a float model, quantized and calibrated on these batches."""
-    model = init(copy.deepcopy(reference), target=target).eval()
+    per_channel, unsigned = ((numbers or {}).get(name) for name in ("per_channel", "unsigned"))
+    model = init(copy.deepcopy(reference), target=target, per_channel=per_channel, unsigned=unsigned).eval()
     _calibrate(model, batches)
     return model
 
@@ -144,7 +157,7 @@ def fuse(session: Search, start: Trial, settings: Settings) -> Trial:
     trace_layers(reference, fresh(session.parts.tuning[0]))
     if _marked(reference) == before:
         raise NothingToDoError("no batch norm follows a convolution, and no ReLU a layer")
-    return Trial(quantized(reference, session.parts.tuning, session.target), reference)
+    return Trial(quantized(reference, session.parts.tuning, session.target, session.numbers), reference)
 
 
 def equalization(session: Search, start: Trial, settings: Settings) -> Trial:
@@ -154,7 +167,7 @@ def equalization(session: Search, start: Trial, settings: Settings) -> Trial:
         result = equalize(reference, session.tuning, target=session.target, **settings)
     if not result.changes or result.after_db <= result.before_db:
         raise NothingToDoError("no factors are better than none on the data that it saw")
-    return Trial(quantized(reference, session.parts.tuning, session.target), reference, result.trials)
+    return Trial(quantized(reference, session.parts.tuning, session.target, session.numbers), reference, result.trials)
 
 
 def _float_model(start: Trial) -> nn.Module:

@@ -128,6 +128,8 @@ def tune(
     steps: Sequence[TuneStep] | None = None,
     test_data: object = None,
     input_range: tuple[float, float] | None = None,
+    per_channel: bool | None = None,
+    unsigned: bool | None = None,
 ) -> tuple[nn.Module, TuneResult]:
     """Quantize a model as well as a budget allows, without labels.
 
@@ -159,6 +161,8 @@ def tune(
         test_data: What the reported figure is measured on, in the same forms; then nothing of `data` is taken for it.
         input_range: The lowest and the highest number that an input may have, such as (0, 1): how far other data may reach. None:
             what the data show, 0…1, −1…1 or 0…255 where they lie within, else half as far again as they reach.
+        per_channel: Whether weights have one scale for each output channel, as for `linger.init`; None: where the target has it.
+        unsigned: Whether 8-bit activations that are never negative use 0 … 255; None: where the target has it.
 
     Returns:
         The tuned model, quantized and in evaluation mode, and what was tried. Ctrl-C ends the search: the best model so
@@ -170,7 +174,7 @@ def tune(
     """
     left = read_budget(budget)
     widths = read_bits(bits, "tune")
-    start = start_of(model, target)
+    start = start_of(model, target, {"per_channel": per_channel, "unsigned": unsigned})
     if widths != Widths() and not widths.is_mixed:
         if start.given is not None:
             raise UsageError(
@@ -190,7 +194,7 @@ def tune(
         # training is the user's, and has the threads of the process
         trained, rounds = finetuned(copy.deepcopy(start.reference), finetune, parts.tuning, left)
         with on_threads(threads):
-            session, notes = _begun(Start(trained, start.target), parts, metric, left, seed)
+            session, notes = _begun(Start(trained, start.target, numbers=start.numbers), parts, metric, left, seed)
         notes.append(
             "After fine-tuning the reference is the fine-tuned model in float; plain calibration is that of the model given."
         )
@@ -206,7 +210,7 @@ def tune(
 def _begun(start: Start, parts: Parts, metric: Metric | None, budget: Budget, seed: int) -> tuple[Search, list[str]]:
     """Plain calibration, judged: what everything else is compared with."""
     judge = Judge(start.reference, parts, metric)
-    session = Search(parts, judge, budget, STEPS, start.target, seed, metric)
+    session = Search(parts, judge, budget, STEPS, start.target, start.numbers, seed, metric)
     plain, warned = start.plain(parts.tuning)
     session.begin(Trial(plain, start.reference))
     given = start.given
