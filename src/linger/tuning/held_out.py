@@ -109,16 +109,20 @@ def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[
 
 
 def split(
-    reference: nn.Module, batches: Sequence[Batch], reported: Sequence[Batch] = (), input_range: object = None
+    reference: nn.Module,
+    batches: Sequence[Batch],
+    reported: Sequence[Batch] = (),
+    input_range: object = None,
+    choosing: Sequence[Batch] = (),
 ) -> Parts:
     """One sample in five chooses, and one in five is reported on; of fewer than 32 samples one in four.
 
     Samples are the rows of all batches where rows are independent, else whole batches. They are taken from the end of every
     stretch of the data, so every batch is represented in what steps learn from, and few neighbors, which may be alike, are parted.
-    What is `reported` on may be given; then nothing is taken for it. One input that cannot be split serves for everything.
+    What is `reported` on, or chooses, may be given; then nothing is taken for it. One input that cannot be split serves for everything.
     """
     OutputError(reference, [*batches[:1], *reported[:1]])  # what the model refuses is named before anything else
-    intervals = tuple(read_interval(input_range, batches))
+    intervals = tuple(read_interval(input_range, [*batches, *choosing]))
     are_rows = all(map(_row_count, batches)) and _has_rows(reference, batches[0])
     own = [[row] for row in batches]
     if are_rows:
@@ -126,8 +130,10 @@ def split(
         size = max(_SHARE, math.ceil(sum(map(len, own)) / _STRETCHES))
         if len(batches) < _STRETCHES:
             own = [rows[i : i + size] for rows in own for i in range(0, len(rows), size)]
-    count = _independent(batches, are_rows=are_rows)
+    count = _independent([*batches, *choosing], are_rows=are_rows)
     said = () if count >= ENOUGH else (_FEW.format(count, sum(map(len, own))),)
+    if choosing and reported:
+        return Parts(tuple(batches), tuple(choosing), tuple(reported), are_rows, said, intervals, is_few=bool(said))
     parts = _allotted(own, needs_report=not reported)
     if parts is None:
         every = tuple(batches)

@@ -143,7 +143,7 @@ def tune(
     Args:
         model: The float model; or one after `linger.init`, calibrated or not, whose reference then is the model itself
             in real numbers. Fusing and equalizing need the float model.
-        data: Typical inputs in any form of the page "Inputs"; all of it is kept in memory.
+        data: Typical inputs in any form of the page "Inputs", or in parts already; all of it is kept in memory.
         metric: A figure of a quantized model, the larger the better, on data of your own; without it the error at the
             outputs against the float model decides.
         budget: CPU time of the thread that searches ("2 min", "90 s", "1 h", or seconds), or a number of measured models
@@ -181,8 +181,7 @@ def tune(
                 f"tune: bits={bits!r} is for a float model. Give the model before linger.init, or use 8 or mixed."
             )
         choose_widths(start.reference, widths, "tune")
-    given = () if test_data is None else checked_data("tune, test_data", start.reference, test_data)
-    parts = split(start.reference, checked_data("tune", start.reference, data), given, input_range)
+    parts = data if isinstance(data, Parts) else _parts(start.reference, data, test_data, input_range)
     threads = fitting_threads(start.reference, parts.tuning[0])
     with on_threads(threads):
         session, notes = _begun(start, parts, metric, left, seed)
@@ -205,6 +204,11 @@ def tune(
         _set_goal(session, goal)
         notes += _searched(session, usual_plan if steps is None else lambda _: iter(repeatable(steps)))
         return _finished(first, session, rounds, notes)
+
+
+def _parts(reference: nn.Module, data: object, test_data: object, input_range: object) -> Parts:
+    given = () if test_data is None else checked_data("tune, test_data", reference, test_data)
+    return split(reference, checked_data("tune", reference, data), given, input_range)
 
 
 def _begun(start: Start, parts: Parts, metric: Metric | None, budget: Budget, seed: int) -> tuple[Search, list[str]]:
