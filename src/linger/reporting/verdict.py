@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from linger.errors import listing
-from linger.reporting.facts import METRIC_DATA, SEEN, UNSEEN, Proof, Quality, Run
+from linger.reporting.facts import GAP, METRIC_DATA, SEEN, UNSEEN, Proof, Quality, Run
 
 READY, ATTENTION, UNKNOWN, NOT_READY = "ready", "attention", "unknown", "not ready"
 LEVELS = (READY, ATTENTION, UNKNOWN, NOT_READY)
@@ -208,7 +208,7 @@ def _about(figure: Quality) -> str:
 
 def _cautions(run: Run) -> Iterator[tuple[str, str]]:
     """What makes the figures doubtful, as the headline says it, and what to do about it."""
-    yield from ((text, _TYPICAL) for text in run.cautions)
+    yield from ((text, _VARIED if text.startswith(GAP) else _TYPICAL) for text in run.cautions)
     fewest = _fewest_samples(run)
     if fewest < FEW_SAMPLES:
         yield f"judged by {_counted(fewest, 'sample')} only", _MORE

@@ -484,5 +484,6 @@ def command_of(run: RunFile) -> str:
     """The line that made a run; empty where no command did."""
     words = ["linger", "quantize", run.model]
     for name, value in run.options.items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        values = [] if value is True else str(value).split() if name == "input_range" else [str(value)]
+        words += [f"--{name.replace('_', '-')}", *values]
     return shlex.join(words) if run.model else ""

@@ -27,6 +27,7 @@ from linger.targets import find_chip
 from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
 from linger.tuning.autotune.steps import refuse_not_finite, start_of
 from linger.tuning.autotune.tune import INTERRUPTED, tune
+from linger.tuning.held_out import split
 from linger.tuning.mixed_precision.find_bits import find_bits
 from linger.tuning.mixed_precision.goals import checked_metric, metric_name
 from linger.verification.array_files import read_arrays
@@ -103,7 +104,7 @@ def quantize(
     """Quantize a float model, prove the file, and write everything about it into a folder.
 
     One sample in five, chosen at random by a fixed seed, is held out from tuning, and the figures of quality are about these,
-    unless `test` data are given: then tuning may see all of `data`. Nothing is in the folder before everything is. The file that
+    unless `test` data are given: then tuning may see all of `data`. Of what it may see, one sample in five chooses between steps. Nothing is in the folder before everything is. The file that
     repeats the run says how it was called (`run`). `tell` is given a line about each step.
 
     Raises:
@@ -122,7 +123,8 @@ def quantize(
     seen, kept = with_fitting_labels(model, seen, kept)
     kind, notes = _kind_of(seen, kept, test)
     classes = require_decisions(model, seen, kept, settings.goal if measure is None else None)
-    batches = [piece.arguments for piece in seen.batches(batch_size(len(seen), settings.batch))]
+    parts = _batches(seen, settings)
+    batches = parts[0] + parts[1]
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
     edges = edges_of(model, every, can_open=find_chip(settings.target) is None)
     threads = fitting_threads(model, batches[0])
@@ -143,11 +145,11 @@ def quantize(
         limit = "" if settings.budget else f", {budget} of CPU time at most"
         tell(f"tune: {_shares(seen, kept, kind)}{limit}")
         with work.noting():
-            plain = start_of(_with_widths(model, settings), settings.target).plain(batches)[0]
+            plain = start_of(_with_widths(model, settings), settings.target, settings.numbers).plain(batches)[0]
             exported(work, plain)  # what cannot be exported is told before the search, not after it
             if obstacle := c_obstacle(work):
                 tell(obstacle)
-            tuned, result = _tuned(work, batches, budget)
+            tuned, result = _tuned(work, parts, [p.arguments for p in kept.batches(settings.batch)], budget)
         tell(f"measure: {counted(len(kept), kept.unit)}")
         figures = _judged(work, plain, tuned, kept, kind, classes, seen)
         if measure is not None and result.after_metric is not None:
@@ -222,22 +224,36 @@ def repeat(
         return placed(replace(made, notes=tuple(work.notes)), work, out)
 
 
-def _tuned(work: Work, batches: list[Batch], budget: str | float) -> tuple[nn.Module, TuneResult]:
-    """The tuned model, and what was tried."""
+def _batches(seen: Samples, settings: QuantizeSettings) -> tuple[list[Batch], list[Batch]]:
+    """What tuning may see, as batches to learn from, and those that choose where recordings must not be parted; else none."""
+    groups = {piece.group for piece in seen.pieces}
+    parts = seen.divided() if len(groups) > 1 else (seen, replace(seen, pieces=()))
+    size = batch_size(len(parts[0]), settings.batch)
+    return [p.arguments for p in parts[0].batches(size)], [p.arguments for p in parts[1].batches(settings.batch)]
+
+
+def _tuned(
+    work: Work, seen: tuple[list[Batch], list[Batch]], kept: list[Batch], budget: str | float
+) -> tuple[nn.Module, TuneResult]:
+    """The tuned model, and what was tried; whether it gains less on what was `kept` from tuning is a caution."""
     settings = work.settings
+    reported = () if len(seen[0]) == 1 and seen[0][0] is kept[0] else kept
     tuned, result = tune(
         _with_widths(work.model, settings),
-        batches,
+        split(work.model, seen[0], reported, settings.input_range, choosing=seen[1]),
         budget=budget,
         bits="mixed" if settings.widths.is_mixed else "8",
         metric=settings.metric,
         goal=settings.goal if settings.metric is None or settings.goal is None else float(settings.goal),
         target=settings.target,
         seed=settings.seed,
+        per_channel=settings.per_channel,
+        unsigned=settings.unsigned,
     )
     if INTERRUPTED in result.notes:
         raise KeyboardInterrupt  # the user wants the command to end, and gets nothing half done
     work.notes += [note for note in result.notes if note not in work.notes]
+    work.cautions += [result.warning] * bool(result.warning)
     return tuned, result
 
 
