@@ -142,8 +142,7 @@ def quantize(
             notes=list(dict.fromkeys((*seen.notes, *kept.notes, *notes))),
             cautions=data_cautions(seen, kept),
         )
-        limit = "" if settings.budget else f", {budget} of CPU time at most"
-        tell(f"tune: {_shares(seen, kept, kind)}{limit}")
+        tell(f"tune: {_shares(seen, kept, kind)}" + ("" if settings.budget else f", {budget} of CPU time at most"))
         with work.noting():
             plain = start_of(_with_widths(model, settings), settings.target, settings.numbers).plain(batches)[0]
             exported(work, plain)  # what cannot be exported is told before the search, not after it
@@ -158,7 +157,7 @@ def quantize(
             run = replace(run, metric=own)
         run = replace(run, goal=settings.goal_text, quality=figures, cautions=tuple(work.cautions))
         made = replace(delivered(work, tuned, run, tell), quality=figures, notes=tuple(work.notes))
-        made = replace(made, offer=_offer(work, made, (tuned, result.reference or model), (seen, kept), budget, tell))
+        made = _with_offer(work, made, (tuned, result.reference or model), (seen, kept), budget, tell)
         tell("report")
         with work.noting():
             made = reported(work, made, new_run(work, made, tuned, result))
@@ -257,21 +256,21 @@ def _tuned(
     return tuned, result
 
 
-def _offer(
+def _with_offer(
     work: Work,
     made: Quantized,
     models: tuple[nn.Module, nn.Module],
     samples: tuple[Samples, Samples],
     budget: str | float,
     tell: Tell,
-) -> str:
+) -> Quantized:
     """Where 8 bits are not enough, what the fewest wide tensors that are would give, measured on data that did not choose them.
 
-    The search takes data of tuning, and a fifth of the budget at most. Empty where that is too little, or nothing is gained.
+    The search takes data of tuning, and a fifth of the budget at most. No offer where that is too little, or nothing is gained.
     """
     settings, missed = work.settings, missed_figure(work.settings.goal_text, made.quality)
     if missed is None or settings.widths != Widths() or any(figure.data == SEEN for figure in made.quality):
-        return ""
+        return made
     tell("16 bits: what a few tensors would gain")
     wide, whole = copy.deepcopy(models[0]), read_budget(budget)
     limit = Budget(whole.text, _OFFER_SHARE * whole.seconds_left, _OFFER_SHARE * whole.trials_left)
@@ -290,10 +289,11 @@ def _offer(
             after = figure_of(work.model, wide, samples=samples[1], name=missed.name, batch=settings.batch)
         cost = _cost(work, made, wide)
     except LingerError:  # the run is complete without an offer
-        return ""
+        return made
     wish = "" if settings.goal or of_metric else f" --goal '{goal}'"
     gained = f"{figure_text(missed)}; {found.wide_text}: {figure_text(missed, after)}, {cost}"
-    return f"8 bits: {gained}. Run again with --bits mixed{wish}, or accept 8 bits." * (after > missed.after)
+    offer = f"8 bits: {gained}. Run again with --bits mixed{wish}, or accept 8 bits."
+    return replace(made, offer=offer * (after > missed.after))
 
 
 def _cost(work: Work, made: Quantized, wide: nn.Module) -> str:
