@@ -26,7 +26,7 @@ from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.setup.marking import choose_widths
 from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
-from linger.tuning.autotune.plan import ALWAYS, Plan, expected_seconds, usual_plan
+from linger.tuning.autotune.plan import ALWAYS, GAIN_DB, Plan, expected_seconds, usual_plan
 from linger.tuning.autotune.result import Problem, Round, Step, TuneResult, TuneStep
 from linger.tuning.autotune.search import Judge, Search, Trial, gap_of, is_better
 from linger.tuning.autotune.steps import STEPS, Start, start_of
@@ -280,6 +280,12 @@ def _finished(
         )
     if steps and not any(step.is_kept for step in steps):
         notes.append(_NOTHING)
+    goals = [step.settings["goal"] for step in steps if step.name == "find_bits"]
+    if session.goal is None and goals:
+        notes.append(
+            f"No goal was given, so wider tensors were to gain {GAIN_DB:g} dB: {goals[0]} dB. For fewer or better ones give goal=, "
+            "on the command line --goal."
+        )
     problems: tuple[Problem, ...] = ()
     try:
         problems = problems_of(model, best.reference, session.parts.choosing[0])
@@ -301,6 +307,7 @@ def _finished(
         plain_metric=begun.score.metric,
         after_metric=best.score.metric,
         problems=problems,
+        wide=best.wide,
         wide_weights=weights,
         wide_activations=others,
         seconds=session.budget.spent,

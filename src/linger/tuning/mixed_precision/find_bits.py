@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import nn
@@ -207,6 +207,8 @@ class BitRow:
     macs: int
     gain: float | None = None
     added_bytes: int | None = None
+
+    columns: ClassVar[tuple[Column, ...]] = _COLUMNS
 
     @property
     def tensor(self) -> str:
