@@ -8,12 +8,12 @@ import tempfile
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, Forward, fresh, run_batch, values_of
+from linger.analysis.batches import Batch, Forward, values_of
 from linger.checks.memory_use import amount
 from linger.errors import LingerError, UsageError, VerificationError, counted
 from linger.notation import DECIBELS, PERCENT, Widths
@@ -25,11 +25,13 @@ from linger.reporting.facts import HELD_OUT, METRIC_DATA, SEEN, TEST, Quality
 from linger.reporting.verdict import LOW_AGREEMENT, LOW_SIGNAL, figure_text
 from linger.targets import find_chip
 from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
+from linger.tuning.autotune.plan import GAIN_DB
 from linger.tuning.autotune.steps import refuse_not_finite, start_of
 from linger.tuning.autotune.tune import INTERRUPTED, tune
 from linger.tuning.held_out import split
 from linger.tuning.mixed_precision.find_bits import find_bits
 from linger.tuning.mixed_precision.goals import checked_metric, metric_name
+from linger.tuning.remedy import OutputError
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
 from linger.workflow.delivery import (
@@ -77,17 +79,12 @@ _PROVEN_BATCH = 8
 _FEW_REPEATED = 0.1
 """Up to so large a share of the samples to judge by may be among those of tuning by chance, as where inputs have few values."""
 
-_OFFER_SHARE = 0.2
-"""Of the budget, what a search for wider tensors may take where 8 bits are not enough."""
-
-_OFFER_SAMPLES, _TRIALS_EACH, _FASTEST = 64, 3, 1e-6
-"""It looks at so many samples at most, and measures so many models for each range; seconds of a pass at least."""
-
-_OFFER_DB = 10.0
-"""What wider tensors should gain where a metric decides."""
+_OFFER_SHARE, _OFFER_SAMPLES, _TRIALS_EACH, _PASSES_EACH = 0.2, 64, 2, 1.25
+"""A search for wider tensors, where 8 bits are not enough: its part of the budget, its samples at most, models that it measures for
+each range, and passes for each of these."""
 
 _GOALS = {PERCENT: f"{LOW_AGREEMENT:g} %", DECIBELS: f"{LOW_SIGNAL:g} dB"}
-"""What is enough where nobody said so: what the verdict does not call low."""
+"""What is enough where nobody said so, as the verdict has it."""
 
 
 def quantize(
@@ -274,15 +271,17 @@ def _with_offer(
     tell("16 bits: what a few tensors would gain")
     wide, whole = copy.deepcopy(models[0]), read_budget(budget)
     limit = Budget(whole.text, _OFFER_SHARE * whole.seconds_left, _OFFER_SHARE * whole.trials_left)
-    of_metric = settings.metric if not missed.unit else None  # its data judge, so decibels choose
+    of_metric = (
+        None if missed.unit else settings.metric
+    )  # its data judge, so decibels choose: as many more as in tuning
     in_db = next((figure.after for figure in made.quality if figure.unit == DECIBELS), 0.0)
-    goal = in_db + _OFFER_DB if of_metric else settings.goal or _GOALS[missed.unit]
+    goal = in_db + GAIN_DB if of_metric else settings.goal or _GOALS[missed.unit]
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), limit.watching(wide):
             warnings.simplefilter("ignore")  # about a model that nobody gets
             some, trials = _affordable(wide, samples[0], limit, settings.batch)
-            options: dict[str, Any] = {"target": settings.target, "bits": (8, 16), "max_trials": trials}
-            found = find_bits(wide, models[1], some, goal=goal, **options)
+            target = settings.target
+            found = find_bits(wide, models[1], some, goal=goal, target=target, bits=(8, 16), max_trials=trials)
         if of_metric:
             after = checked_metric("quantize", of_metric)(wide)
         else:
@@ -313,10 +312,8 @@ def _affordable(model: nn.Module, seen: Samples, limit: Budget, batch: int) -> t
     wanted, count = _TRIALS_EACH * len(ranges_of(model)), min(len(seen), _OFFER_SAMPLES)
     while True:
         some, begun = [piece.arguments for piece in limited(seen, count).batches(batch)], limit.spent
-        with torch.no_grad():
-            for each in some:
-                run_batch(model, fresh(each))
-        if min(limit.trials_left, limit.seconds_left / max(limit.spent - begun, _FASTEST)) >= wanted:
+        OutputError(model, some)  # one pass
+        if wanted <= limit.trials_left and (limit.spent - begun) * _PASSES_EACH * wanted <= limit.seconds_left:
             return some, wanted
         if count == 1:
             raise UsageError("quantize: too little is left for a search.")
