@@ -275,10 +275,8 @@ def missed_figure(goal: str, figures: Sequence[Quality]) -> Quality | None:
     """The figure that is not enough, for the goal or for the verdict; None where all are, or none can be raised."""
     if verdict_of(Run("", quality=tuple(figures), goal=goal, is_goal_met=is_goal_met(goal, figures))).is_enough:
         return None
-    unit = value_and_unit("quantize", goal, has_metric=any(not f.unit for f in figures))[1] if goal else figures[0].unit
-    low = [f for f in figures if f.output and f.after < LOW_SIGNAL] if not goal else []
-    fitting = low or [f for f in figures if f.unit == unit and (f.before is None or not unit or not goal)]
-    return min(fitting, key=attrgetter("after"), default=None)
+    low = [figure for figure in figures if figure.output and figure.after < LOW_SIGNAL]
+    return min(_of_goal(goal, figures)[1] if goal else low or figures[:1], key=attrgetter("after"), default=None)
 
 
 def _measured(model: nn.Module, reference: nn.Module, samples: Samples, batch: int) -> QualityPass:
@@ -418,6 +416,11 @@ def is_goal_met(goal: str | None, figures: Sequence[Quality]) -> bool | None:
     """
     if not goal:
         return None
+    least, fitting = _of_goal(goal, figures)
+    return all(figure.after >= least for figure in fitting) if fitting else None
+
+
+def _of_goal(goal: str, figures: Sequence[Quality]) -> tuple[float, list[Quality]]:
+    """What is enough, and the figures that it is about."""
     least, unit = value_and_unit("quantize", goal, has_metric=any(not figure.unit for figure in figures))
-    reached = [f.after >= least for f in figures if f.unit == unit and (f.before is None or not unit)]
-    return all(reached) if reached else None
+    return least, [f for f in figures if f.unit == unit and (f.before is None or not unit)]

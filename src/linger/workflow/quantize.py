@@ -7,6 +7,7 @@ import copy
 import tempfile
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,7 @@ from linger.workflow.delivery import (
     reported,
 )
 from linger.workflow.model_quality import (
+    SIGNAL,
     batch_size,
     coarse_notes,
     data_cautions,
@@ -266,30 +268,26 @@ def _with_offer(
     The search takes data of tuning, and a fifth of the budget at most. No offer where that is too little, or nothing is gained.
     """
     settings, missed = work.settings, missed_figure(work.settings.goal_text, made.quality)
-    if missed is None or settings.widths != Widths() or any(figure.data == SEEN for figure in made.quality):
+    if missed is None or settings.widths != Widths() or made.quality[-1].data == SEEN:
         return made
     tell("16 bits: what a few tensors would gain")
     wide, whole = copy.deepcopy(models[0]), read_budget(budget)
     limit = Budget(whole.text, _OFFER_SHARE * whole.seconds_left, _OFFER_SHARE * whole.trials_left)
-    of_metric = (
-        None if missed.unit else settings.metric
-    )  # its data judge, so decibels choose: as many more as in tuning
-    in_db = next((figure.after for figure in made.quality if figure.unit == DECIBELS), 0.0)
-    goal = in_db + GAIN_DB if of_metric else settings.goal or _GOALS[missed.unit]
+    usual = _GOALS.get(missed.unit, "")
+    goal, wish = (settings.goal, "") if settings.goal else (usual, f" --goal '{usual}'")
+    measure = partial(figure_of, work.model, samples=samples[1], name=missed.name, batch=settings.batch)
+    if settings.metric is not None and not missed.unit:  # its data judge, so decibels choose: as many more as in tuning
+        measure = partial(checked_metric("quantize", settings.metric))
+        goal, wish = sum(figure.after for figure in made.quality if figure.name == SIGNAL) + GAIN_DB, ""
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), limit.watching(wide):
             warnings.simplefilter("ignore")  # about a model that nobody gets
             some, trials = _affordable(wide, samples[0], limit, settings.batch)
             target = settings.target
             found = find_bits(wide, models[1], some, goal=goal, target=target, bits=(8, 16), max_trials=trials)
-        if of_metric:
-            after = checked_metric("quantize", of_metric)(wide)
-        else:
-            after = figure_of(work.model, wide, samples=samples[1], name=missed.name, batch=settings.batch)
-        cost = _cost(work, made, wide)
+        after, cost = measure(wide), _cost(work, made, wide)
     except LingerError:  # the run is complete without an offer
         return made
-    wish = "" if settings.goal or of_metric else f" --goal '{goal}'"
     gained = f"{figure_text(missed)}; {found.wide_text}: {figure_text(missed, after)}, {cost}"
     offer = f"8 bits: {gained}. Run again with --bits mixed{wish}, or accept 8 bits."
     return replace(made, offer=offer * (after > missed.after))

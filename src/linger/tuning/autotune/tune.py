@@ -280,12 +280,7 @@ def _finished(
         )
     if steps and not any(step.is_kept for step in steps):
         notes.append(_NOTHING)
-    goals = [step.settings["goal"] for step in steps if step.name == "find_bits"]
-    if session.goal is None and goals:
-        notes.append(
-            f"No goal was given, so wider tensors were to gain {GAIN_DB:g} dB: {goals[0]} dB. For fewer or better ones give goal=, "
-            "on the command line --goal."
-        )
+    notes += _goal_notes(session, steps)
     problems: tuple[Problem, ...] = ()
     try:
         problems = problems_of(model, best.reference, session.parts.choosing[0])
@@ -317,6 +312,13 @@ def _finished(
         notes=tuple(notes),
         reference=best.reference,
     )
+
+
+def _goal_notes(session: Search, steps: Sequence[TuneStep]) -> list[str]:
+    """Which goal was taken for wider tensors where none was given."""
+    goals = [step.settings["goal"] for step in steps if step.name == "find_bits" and session.goal is None]
+    taken = f"No goal was given, so wider tensors were to gain {GAIN_DB:g} dB: {goals[0] if goals else ''} dB."
+    return [f"{taken} For fewer or better ones give goal=, on the command line --goal."] * bool(goals)
 
 
 def problems_of(model: nn.Module, reference: nn.Module, batch: Batch) -> tuple[Problem, ...]:
