@@ -461,6 +461,18 @@ def test_a_mixed_model_is_exported_and_proven(tmp_path: Path) -> None:
     assert linger.verify(model, tmp_path / "net.onnx", (X[:3],)).ok
 
 
+def test_scales_of_channels_and_unsigned_bytes_are_widened_and_proven(tmp_path: Path) -> None:
+    reference = net_with_outlier()
+    model = linger.init(copy.deepcopy(reference), target="c").eval()
+    with linger.calibration():
+        model(X)
+    found = find_bits(model, reference, X, goal=45, bits=(8, 16))
+    assert found.is_reached
+    assert {row.what for row in found.changed} == {"weights", "activations"}
+    linger.onnx.export(model, (X[:3],), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (X[:3],)).ok
+
+
 def test_the_same_twice() -> None:
     first, second = (find_bits(*pair(net_with_outlier(), X), X, goal=37) for _ in range(2))
     assert first == second
