@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import linger
-from linger.tuning.bias_correction.means import float_gates
+from linger.tuning.bias_correction.correction import float_gates
 from tests.support.tuning import Kind, ranges_of
 
 LENGTHS = [3, 5, 4]

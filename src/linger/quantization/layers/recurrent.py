@@ -104,9 +104,8 @@ class QuantRecurrent(HasWidths):
         self._watchman = Watchman()
         for name, parameter in source.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
-        for range_ in self.ranges.values() if runtime.is_per_channel else ():
-            if range_.is_of_weights:
-                range_.split(self.weight_rows, None)
+        if runtime.is_per_channel:
+            self._split_rows()
         self.train(source.training)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -118,10 +117,12 @@ class QuantRecurrent(HasWidths):
         """Whether a range was never seen."""
         return any(self._range(name, k).running.read() == 0.0 for k in range(self.num_layers) for name in "io")
 
-    @property
-    def weight_rows(self) -> int:
-        """Rows of each matrix: as many as all gates have numbers."""
-        return len(cast(Tensor, getattr(self, f"weight_hh{self.suffixes[0][0]}")))
+    def _split_rows(self) -> None:
+        """Give each row of the matrices, as many as all gates have numbers, a scale of its own."""
+        rows = len(self._parameter("weight_hh", 0, 0))
+        for range_ in self.ranges.values():
+            if range_.is_of_weights:
+                range_.split(rows, None)
 
     def _range(self, name: str, layer: int, back: int = 0) -> Range:
         return self.ranges[name + range_suffix(layer, back)]
@@ -349,8 +350,7 @@ class QuantRecurrent(HasWidths):
             if torch.is_grad_enabled() and any(p.requires_grad for p in own):
                 return self._round(layer, scale_i, scale_h, now)
             self._forget_if_changed(own, now)
-        ranges = (self._range(name, layer, back) for back in range(len(self.suffixes[layer])) for name in ("iw", "hw"))
-        key = (layer, scale_i, scale_h, self.widths, *(r.chosen_range() for r in ranges))
+        key = (layer, scale_i, scale_h, self.widths, self._chosen_numbers(layer))
         if key not in self._rounded:
             with kept():
                 self._rounded[key] = self._round(layer, scale_i, scale_h, now)
@@ -397,6 +397,11 @@ class QuantRecurrent(HasWidths):
                     end = range_suffix(layer, back)
                     weights |= {f"iw{end}": part.w_ih, f"hw{end}": part.w_hh}
         return weights
+
+    def _chosen_numbers(self, layer: int) -> tuple[Any, ...]:
+        """`_chosen_ranges` in numbers that can be compared."""
+        backs = range(len(self.suffixes[layer]))
+        return tuple(self._range(name, layer, back).chosen_range() for back in backs for name in ("iw", "hw"))
 
     def _chosen_ranges(self, layer: int, now: Pass) -> tuple[tuple[Scale | None, Scale | None], ...]:
         """Of each direction, the ranges that its weights of the input and of the state are rounded for."""
