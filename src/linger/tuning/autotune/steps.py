@@ -16,7 +16,7 @@ from torch import nn
 from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.limits import AHEAD_RELU, FUSED
 from linger.constraint.tracing import trace_layers
-from linger.errors import LingerError, UsageError, listing, no_module
+from linger.errors import LingerError, UsageError, listing, no_module, refuse_if
 from linger.quantization.core.calibrate import choose_ranges, local_calibration, real_copy
 from linger.quantization.core.distributed.fsdp import refuse_sharded
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
@@ -110,11 +110,8 @@ def start_of(model: object, target: str | None, numbers: Numbers | None = None) 
     refuse_numbers("tune", chip, **asked)
     if runtime is None:
         return Start(own, chip, numbers=asked)
-    own_numbers = {"per_channel": runtime.is_per_channel, "unsigned": runtime.is_unsigned}
-    if wrong := [name for name, value in asked.items() if value != own_numbers[name]]:
-        raise UsageError(
-            f"tune: {listing(wrong)} is not what the model was quantized with. Give the float model instead."
-        )
+    wrong = [name for name, value in asked.items() if value != getattr(runtime, f"is_{name}")]
+    refuse_if(wrong, f"tune: {listing(wrong)} is not what the model was quantized with. Give the float model instead.")
     return Start(real_copy(own), runtime.target, own)
 
 

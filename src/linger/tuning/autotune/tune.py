@@ -32,7 +32,7 @@ from linger.tuning.autotune.search import Judge, Search, Trial, gap_of, is_bette
 from linger.tuning.autotune.steps import STEPS, Start, start_of
 from linger.tuning.held_out import Parts, split
 from linger.tuning.mixed_precision.goals import Metric, read_goal
-from linger.tuning.remedy import OutputError, checked_data, error_db
+from linger.tuning.remedy import OutputError, checked_data
 
 TrainStep = Callable[[nn.Module], float | None]
 """Trains a model for a while, an epoch or some steps, and may return its loss."""
@@ -280,20 +280,15 @@ def _finished(
         )
     if steps and not any(step.is_kept for step in steps):
         notes.append(_NOTHING)
-    problems: tuple[Problem, ...] = ()
-    try:
-        problems = problems_of(model, best.reference, session.parts.choosing[0])
-    except LingerError as error:  # the search is over, so this is only a note
-        notes.append(f"The remaining problems were not found: {error}")
+    problems = _found_problems(session, notes)
     last = (begun.score, best.score)
     if session.parts.reported is not session.parts.choosing:
         last = first.judge.reported(session.parts, begun.model), session.judge.reported(session.parts, model)
-    learned = [math.inf if score.learned is None else score.learned for score in (begun.score, best.score)]
     return model, TuneResult(
         plain_db=last[0].db,
         after_db=last[1].db,
         choosing_db=(begun.score.db, best.score.db),
-        learning_db=(error_db(learned[0]), error_db(learned[1])),
+        learning_db=(begun.score.learned_db, best.score.learned_db),
         samples=session.parts.samples,
         warning=gap_of((begun.score, best.score), last),
         steps=steps,
@@ -310,6 +305,15 @@ def _finished(
         notes=tuple(notes),
         reference=best.reference,
     )
+
+
+def _found_problems(session: Search, notes: list[str]) -> tuple[Problem, ...]:
+    best = session.best
+    try:
+        return problems_of(best.model, best.reference, session.parts.choosing[0])
+    except LingerError as error:  # the search is over, so this is only a note
+        notes.append(f"The remaining problems were not found: {error}")
+        return ()
 
 
 def problems_of(model: nn.Module, reference: nn.Module, batch: Batch) -> tuple[Problem, ...]:
