@@ -310,6 +310,10 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         op = op_of(node)
         arity, bits, is_narrow = len(node.inputs), element_bits_of(node), is_narrow_exact(node, op)
         extensions = extensions_of(attributes_of(node, op))
+        if (
+            is_for_shapes
+        ):  # exponents change no shape, and inference does not follow how they are brought to the channels
+            extensions &= {"o_unsigned"}
         unsigned = tuple(i for i, x in enumerate(node.inputs) if x is not None and x.dtype == ir.DataType.UINT8)
         key = (op.name, op.platform, arity, bits, is_narrow, extensions, unsigned)
         if key not in library:
