@@ -20,6 +20,7 @@ from linger.errors import LingerError, UsageError
 from linger.notation import Widths, read_bits
 from linger.progress import progress
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
+from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.diagnosis.layer_comparison import LayerRow, compare_layers
 from linger.quantization.layers.layer import QuantLayer
@@ -29,7 +30,7 @@ from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, r
 from linger.tuning.autotune.plan import ALWAYS, Plan, expected_seconds, usual_plan
 from linger.tuning.autotune.result import Problem, Round, Step, TuneResult, TuneStep
 from linger.tuning.autotune.search import Judge, Search, Trial, gap_of, is_better
-from linger.tuning.autotune.steps import STEPS, Start, start_of
+from linger.tuning.autotune.steps import STEPS, Start, quantized, start_of
 from linger.tuning.held_out import Parts, split
 from linger.tuning.mixed_precision.goals import Metric, read_goal
 from linger.tuning.remedy import OutputError, checked_data
@@ -108,6 +109,9 @@ _NOTHING = (
 )
 _TOO_LONG = "it would not end within the budget"
 _PROBLEMS = 3
+_MATTERS_DB = 1.0
+"""What a scale for each output channel must give to be named."""
+
 _OUTLIER_BITS, _SPREAD_BITS = 2.0, 4.0
 """As `linger.advise` uses them."""
 
@@ -281,6 +285,7 @@ def _finished(
     if steps and not any(step.is_kept for step in steps):
         notes.append(_NOTHING)
     problems = _found_problems(session, notes)
+    notes += _of_channels(session)
     last = (begun.score, best.score)
     if session.parts.reported is not session.parts.choosing:
         last = first.judge.reported(session.parts, begun.model), session.judge.reported(session.parts, model)
@@ -305,6 +310,28 @@ def _finished(
         notes=tuple(notes),
         reference=best.reference,
     )
+
+
+def _of_channels(session: Search) -> list[str]:
+    """What a scale for each output channel would give, where nobody has decided about it and no chip forbids it."""
+    best, runtime = session.best, runtime_of(session.best.model)
+    is_free = not (session.target or session.is_mixed or session.metric) and runtime_of(best.reference) is None
+    if (
+        runtime is None
+        or runtime.is_per_channel
+        or not is_free
+        or "per_channel" in session.numbers
+        or session.budget.is_spent
+    ):
+        return []
+    own = quantized(best.reference, session.parts.tuning, None, {**session.numbers, "per_channel": True})
+    gain = session.judge(own).db - best.score.db
+    if gain < _MATTERS_DB:
+        return []
+    return [
+        f'One scale of the weights for each output channel gives {gain:.1f} dB more on the choosing part, without a step: target="c" or '
+        "per_channel=True."
+    ]
 
 
 def _found_problems(session: Search, notes: list[str]) -> tuple[Problem, ...]:
