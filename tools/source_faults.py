@@ -144,8 +144,8 @@ FAULTS = (
     Fault(
         "tuning: harm to what steps learn from",
         "tuning/autotune/search.py",
-        "(score.learned or 0.0) > most else",
-        "(score.learned or 0.0) > math.inf else",
+        "score.harm(before) > (0.0 if is_cut else _SURE_DB)",
+        "score.harm(before) > math.inf",
     ),
     Fault(
         "tuning: the reporting data leaked into choosing",

@@ -61,6 +61,10 @@ class Score:
         """The same of the error on data that steps learn from."""
         return error_db(self.learned or 0.0)
 
+    def harm(self, before: Score) -> float:
+        """By how many dB that is larger than before; 0 where it was not measured."""
+        return 0.0 if self.learned is None or before.learned is None else before.learned_db - self.learned_db
+
     def is_clearly_below(self, other: Score, care: float = 1.0) -> bool:
         """Whether the error is smaller than another model's by more than noise.
 
@@ -151,8 +155,7 @@ def objection(score: Score, before: Score, *, is_cut: bool = False, care: float 
         return "the error stays" if gain == 0 else "the error rises"
     if not score.is_clearly_below(before, care):
         return f"the error falls by less than the noise of {counted(len(score.samples), 'sample')}"
-    most = math.inf if before.learned is None else before.learned * (1.0 if is_cut else 10 ** (_SURE_DB / 10))
-    return "the error rises on data that steps learn from" if (score.learned or 0.0) > most else ""
+    return "the error rises on data that steps learn from" if score.harm(before) > (0.0 if is_cut else _SURE_DB) else ""
 
 
 def is_better(score: Score, best: Score) -> bool:
@@ -194,8 +197,7 @@ def unpaid(score: Score, before: Score, *, care: float = 1.0) -> tuple[str, str]
     pairs = zip(before.shifted, score.shifted, strict=False)
     gains = [own.db - other.db for (_, other), (_, own) in pairs if other.error and own.error]
     gain, price = sum(gains) / max(1, len(gains)), before.db - score.db
-    if score.learned and before.learned:
-        price = max(price, error_db(before.learned) - error_db(score.learned))
+    price = max(price, score.harm(before))
     told = f"headroom costs {max(price, 0.0):.1f} dB here and gains {gain:.1f} dB on brighter, darker and shifted data"
     return told if price > care * _PRICE_DB or gain <= max(price, _SURE_DB) else "", told
 
@@ -211,7 +213,7 @@ class Judge:
     """Measures models against the float model, whose outputs are computed once, on data that choose and data that steps learn from."""
 
     def __init__(self, reference: nn.Module, parts: Parts, metric: Metric | None = None) -> None:
-        self._reference = reference
+        self._reference, self._parts = reference, parts
         self._error = OutputError(reference, parts.choosing)
         self._learned = OutputError(reference, parts.drawn(parts.tuning, _WATCHED))
         self._metric = None if metric is None else checked_metric("tune", metric)
@@ -225,9 +227,11 @@ class Judge:
         metric = None if self._metric is None else self._metric(model)
         return replace(_score(self._error, model), metric=metric)
 
-    def reported(self, parts: Parts, model: nn.Module) -> Score:
-        """The score on what no step has seen and none was chosen by."""
-        return _score(OutputError(self._reference, parts.reported), model)
+    def reported(self, trial: Trial) -> Score:
+        """The score on what no step has seen and none was chosen by, if there is such a part."""
+        if self._parts.reported is self._parts.choosing:
+            return trial.score
+        return _score(OutputError(self._reference, self._parts.reported), trial.model)
 
     def completed(self, model: nn.Module, score: Score) -> Score:
         """A score with what only models need that may be kept."""

@@ -20,7 +20,7 @@ from linger.errors import LingerError, UsageError, listing, no_module, refuse_if
 from linger.quantization.core.calibrate import choose_ranges, local_calibration, real_copy
 from linger.quantization.core.distributed.fsdp import refuse_sharded
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
-from linger.quantization.core.runtime import runtime_of
+from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.core.supported import refuse_compiled, refuse_empty
 from linger.quantization.setup.initialize import init, refuse_unquantizable
@@ -106,13 +106,17 @@ def start_of(model: object, target: str | None, numbers: Numbers | None = None) 
         raise
     except Exception as error:  # a user's class may refuse to be copied in any way
         raise UsageError(f"tune: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}).") from error
-    asked = {name: value for name, value in (numbers or {}).items() if value is not None}
+    asked = _asked(numbers or {}, chip, runtime)
+    return Start(own, chip, numbers=asked) if runtime is None else Start(real_copy(own), runtime.target, own)
+
+
+def _asked(numbers: Numbers, chip: str | None, runtime: Runtime | None) -> Numbers:
+    """What is said of the numbers; what the chip does not have, or a quantized model, is refused."""
+    asked = {name: value for name, value in numbers.items() if value is not None}
     refuse_numbers("tune", chip, **asked)
-    if runtime is None:
-        return Start(own, chip, numbers=asked)
-    wrong = [name for name, value in asked.items() if value != getattr(runtime, f"is_{name}")]
+    wrong = [name for name, value in asked.items() if runtime is not None and value != getattr(runtime, f"is_{name}")]
     refuse_if(wrong, f"tune: {listing(wrong)} is not what the model was quantized with. Give the float model instead.")
-    return Start(real_copy(own), runtime.target, own)
+    return asked
 
 
 def refuse_not_finite(model: nn.Module) -> None:

@@ -286,9 +286,7 @@ def _finished(
         notes.append(_NOTHING)
     problems = _found_problems(session, notes)
     notes += _of_channels(session)
-    last = (begun.score, best.score)
-    if session.parts.reported is not session.parts.choosing:
-        last = first.judge.reported(session.parts, begun.model), session.judge.reported(session.parts, model)
+    last = first.judge.reported(begun), session.judge.reported(best)
     return model, TuneResult(
         plain_db=last[0].db,
         after_db=last[1].db,
