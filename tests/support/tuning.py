@@ -41,7 +41,16 @@ from linger.tuning.equalization.watching import Clip, watch_channels
 from linger.tuning.equalization.weights import absorb, apply_factors, apply_limits, limited_modules
 from linger.tuning.held_out import Parts, read_interval, shifted, split, split_data
 from linger.tuning.mixed_precision.goals import checked_metric, read_goal
-from linger.tuning.mixed_precision.units import ChipWidths, Unit, units_of, watch_flow
+from linger.tuning.mixed_precision.units import (
+    BitModel,
+    ChipWidths,
+    Originals,
+    Unit,
+    layers_of,
+    peak_bytes_of,
+    units_of,
+    watch_flow,
+)
 from linger.tuning.remedy import OutputError, error_db
 
 __all__ = [
@@ -51,11 +60,13 @@ __all__ = [
     "PLAIN",
     "STEPS",
     "TOGETHER",
+    "BitModel",
     "Chains",
     "ChipWidths",
     "Judge",
     "Kind",
     "NothingToDoError",
+    "Originals",
     "OutputError",
     "Parts",
     "QuantizedBase",
@@ -75,8 +86,10 @@ __all__ = [
     "fitting_threads",
     "gap_of",
     "is_better",
+    "layers_of",
     "objection",
     "on_threads",
+    "peak_bytes_of",
     "quantized",
     "ranges_of",
     "read_budget",

@@ -355,5 +355,5 @@ def _content(made: Quantized) -> dict[str, Any]:
         **picked(made.memory, "macs has_all_macs"),
         **picked(made, "arena_bytes stayed_float"),
         "c": None if made.c_proof is None else picked(made.c_proof, "differing elements"),
-        **picked(made, "c_cut c_missing notes"),
+        **picked(made, "c_cut c_missing notes offer"),
     }

@@ -346,6 +346,7 @@ class Run:
         float_ops: What the model computes in floating point without a layer of its own in the file, with the reason.
         is_lower_bound: Whether a layer's multiply-accumulates could not be counted, so that there are at least so many.
         cautions: What makes the figures of quality doubtful, `the data are all zeros`.
+        offer: What a few tensors at 16 bits would give and cost, where 8 bits are not enough and that was measured.
     """
 
     name: str
@@ -373,6 +374,7 @@ class Run:
     float_ops: tuple[str, ...] = ()
     is_lower_bound: bool = False
     cautions: tuple[str, ...] = ()
+    offer: str = ""
 
     @property
     def float_layers(self) -> tuple[LayerFacts, ...]:

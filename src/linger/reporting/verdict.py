@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from linger.errors import listing
@@ -238,9 +238,10 @@ def _gaps(run: Run) -> Iterator[str]:
 
 
 def _next_step(run: Run, cautions: Sequence[tuple[str, str]]) -> str:
-    """What to try next where the quality is low, chosen by the cause."""
-    if cautions:
-        return cautions[0][1]
+    """What to try next where the quality is low, chosen by the cause; what was measured comes first."""
+    measured = " ".join((run.offer, *map(itemgetter(1), cautions[:1]))).strip()
+    if measured:
+        return measured
     if any(map(_is_below_plain, run.quality)):
         return _VARIED
     widths = [int(text) for layer in run.layers for text in layer.bits.split("/") if text.isdecimal()]

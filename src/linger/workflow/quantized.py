@@ -130,6 +130,7 @@ class Quantized:
     c_missing: str = ""  # why a program in C that was asked for is missing or not proven, and what to do
     c_cut: Cut | None = None  # which part of the file that program is; None: all of it
     notes: tuple[str, ...] = ()  # what a reader should know
+    offer: str = ""  # what a few tensors at 16 bits would give and cost where 8 bits are not enough
     decision: Verdict | None = None  # the verdict of the report; None before there is a report
     is_repeated: bool = False  # whether this is a former run again, whose file is the same bit for bit
     model: nn.Module | None = field(default=None, repr=False)  # the quantized model of a new run

@@ -6,7 +6,7 @@ A function leaves the attributes open; in place, attributes and weights are know
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,9 +33,8 @@ from linger.graph.core.nodes import (
     opset_of,
 )
 from linger.graph.core.rewiring import remove_nodes
-from linger.graph.core.tensor_types import INTEGERS, infer_element_types, integer_bits
+from linger.graph.core.tensor_types import QUANTIZED, infer_element_types, integer_bits
 from linger.graph.files.model_io import copied
-from linger.numeric.fixed import limits
 from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, AttributeRef, Derived, OnnxValue, integer_type, make_attribute
 
@@ -132,10 +131,15 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
         return
     standard = {op.standard_name: op for op in ops().values()}
     for node in [n for n in all_nodes(model) if not n.domain and n.op_type in standard and n.inputs]:
-        is_carrier = node.outputs[0].name is not None and stands_for(node.outputs[0].name) != node.outputs[0].name
-        if _width(node.inputs[0]) is not None and not is_carrier:
+        if _holds_integers(node):
             _adopt(node, standard[node.op_type])
             changes.note(describe(node), "moved into the dialect")
+
+
+def _holds_integers(node: ir.Node) -> bool:
+    """Whether a node reads integers, and is no carrier of a file that is being written."""
+    name = str(node.outputs[0].name)
+    return _width(node.inputs[0]) is not None and stands_for(name) == name
 
 
 def _adopt(node: ir.Node, op: Op) -> None:
@@ -178,9 +182,37 @@ def _refusal(node: ir.Node, op: Op) -> str | None:
         return f"a window of {len(window)} axes; this op has {op.window_axes}. Add or remove an axis of size 1."
     if element_bits_of(node) > op.widest_data:
         return f"its input has 32 bits; at most {op.widest_data} are supported. Add a Requant before it."
-    if op.refusal is None:
-        return None
+    misfit = next(_extension_misfits(node, op, attributes), None)
+    if misfit is not None or op.refusal is None:
+        return misfit
     return op.refusal(_NodeFacts(attributes, dict(zip(op.inputs, node.inputs, strict=False))))
+
+
+def _leave_out_exponents(model: ir.Model) -> None:
+    """No shape depends on exponents, and a body that reshapes them by a computed size hides its own."""
+    for node in [node for node in dialect_nodes(model) if not _SCALED.keys().isdisjoint(node.attributes)]:
+        node.domain = DOMAIN
+        for name in _SCALED.keys() & node.attributes.keys():
+            del node.attributes[name]
+
+
+_SCALED = {"exponents_w": "w", "exponents_iw": "w_ih", "exponents_hw": "w_hh"}
+"""The weights whose output channels an attribute gives exponents."""
+
+
+def _extension_misfits(node: ir.Node, op: Op, attributes: Mapping[str, Any]) -> Iterator[str]:
+    """Why the extensions of a node do not fit the rest of it: unsigned numbers of other widths, too few or many exponents."""
+    if attributes.get("o_unsigned") and attributes[str(op.output_bits)] != _PLAIN_ELEMENT_BITS:
+        yield f"o_unsigned is for 8 bits, and {op.output_bits} = {attributes[str(op.output_bits)]}. Remove it, or give 8 bits."
+    given = dict(zip(op.form(len(node.inputs)), node.inputs, strict=False))
+    for name in [name for name in _SCALED if attributes.get(name)]:
+        sizes = [_size(given.get(_SCALED[name]), axis) for axis in (0, 1)]
+        channels = (
+            None if None in sizes else op.output_channels([size or 0 for size in sizes], attributes.get("group", 1))
+        )
+        count = len(attributes[name])
+        if channels not in (None, count):
+            yield f"{name} has {count} numbers for {channels} output channels. Give one to each, in their order."
 
 
 def _size(value: ir.Value | None, axis: int) -> int | None:
@@ -211,10 +243,10 @@ def _neutral_input(model: ir.Model, node: ir.Node, op: Op, name: str) -> ir.Valu
         group = node.attributes["group"].as_int() if op.is_transposed else 1
         channels = op.output_channels([size or 0 for size in sizes], group)
         return _initializer(model, f"linger.zero_bias_{channels}", np.zeros(channels, np.int32))
-    if name in ("low", "high") and first is not None and first.dtype in INTEGERS:
-        bits = int(first.dtype.itemsize * 8)
-        end = limits(bits)[name == "high"]
-        return _initializer(model, f"linger.{name}_{bits}", np.asarray(end, first.dtype.numpy()))
+    if name in ("low", "high") and first is not None and first.dtype in QUANTIZED:
+        ends = np.iinfo(first.dtype.numpy())
+        title = f"linger.{name}_{'u' * (ends.min == 0)}{ends.bits}"
+        return _initializer(model, title, np.asarray(ends.max if name == "high" else ends.min, ends.dtype))
     raise UnsupportedError(f"{describe(node)}: input {name!r} is missing. Connect it.")
 
 
@@ -302,19 +334,13 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         UnsupportedError: Nodes whose op linger does not know, all of them named.
     """
     changes = Changes() if is_normal else bring_to_normal_form(model)
-    library: dict[
-        tuple[str, str | None, int, int, bool, frozenset[str], tuple[int, ...]],
-        tuple[ir.Function, Mapping[str, Derived]],
-    ] = {}
+    if is_for_shapes:
+        _leave_out_exponents(model)
+    library: dict[tuple[Hashable, ...], tuple[ir.Function, Mapping[str, Derived]]] = {}
     for node in [n for n in dialect_nodes(model) if n.op_identifier() not in model.functions]:
         op = op_of(node)
         arity, bits, is_narrow = len(node.inputs), element_bits_of(node), is_narrow_exact(node, op)
-        extensions = extensions_of(attributes_of(node, op))
-        if (
-            is_for_shapes
-        ):  # exponents change no shape, and inference does not follow how they are brought to the channels
-            extensions &= {"o_unsigned"}
-        unsigned = tuple(i for i, x in enumerate(node.inputs) if x is not None and x.dtype == ir.DataType.UINT8)
+        extensions, unsigned = _numbers_of(node, op, is_for_shapes=is_for_shapes)
         key = (op.name, op.platform, arity, bits, is_narrow, extensions, unsigned)
         if key not in library:
             build = partial(build_function, op, opset=opset_of(model), is_for_shapes=is_for_shapes)
@@ -329,6 +355,13 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         model.graph.opset_imports.setdefault(function.domain, DOMAIN_VERSION)
         model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
     return changes
+
+
+def _numbers_of(node: ir.Node, op: Op, *, is_for_shapes: bool) -> tuple[frozenset[str], tuple[int, ...]]:
+    """The extensions that a node uses, but exponents where only shapes count, and the places of its unsigned inputs."""
+    extensions = extensions_of(attributes_of(node, op))
+    unsigned = tuple(i for i, x in enumerate(node.inputs) if x is not None and x.dtype == ir.DataType.UINT8)
+    return extensions & {"o_unsigned"} if is_for_shapes else extensions, unsigned
 
 
 def _call(node: ir.Node, op: Op, function: ir.Function, derived: Mapping[str, Derived]) -> None:
@@ -367,9 +400,9 @@ def build_function(
     kernel.is_narrow_exact, kernel.is_deferring = is_narrow_exact, not is_for_shapes
     names, references, defaults = _signature(op, arity, extensions)
     inputs = [ir.Value(name=name) for name in names]
-    types = [_input_type(op, name, element_bits) for name in names]
-    types = [ir.DataType.UINT8 if i in unsigned else each for i, each in enumerate(types)]
-    arguments = [OnnxValue(each, x) for each, x in zip(types, inputs, strict=True)]
+    types = {i: _input_type(op, name, element_bits) for i, name in enumerate(names)}
+    types |= dict.fromkeys(unsigned, ir.DataType.UINT8)
+    arguments = [OnnxValue(types[i], x) for i, x in enumerate(inputs)]
     results = op.body(kernel, *op.arrange(arguments), **references, **defaults)
     outputs = _materialized(kernel, op, results)
     graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
@@ -377,8 +410,7 @@ def build_function(
         if not any(value in outputs or value.uses() for value in node.outputs):
             remove_nodes([node])
     parameters = [ir.Attr(n, ATTRIBUTE_TYPES[each.kind], None) for n, each in (references | kernel.derived).items()]
-    domain = _domain(op, arity, extensions, is_narrow_exact=is_narrow_exact)
-    domain += "".join(f".u{i}" for i in unsigned)
+    domain = _domain(op, arity, extensions, unsigned, is_narrow_exact=is_narrow_exact)
     if kernel.depends_on_element and element_bits != _PLAIN_ELEMENT_BITS:
         domain += f".i{element_bits}"
     return ir.Function(domain, op.name, graph=graph, attributes=parameters), kernel.derived
@@ -400,11 +432,12 @@ def _materialized(kernel: OnnxKernel, op: Op, results: Any) -> list[ir.Value]:
     return [kernel.materialize(result) for result in (results if len(op.outputs) > 1 else [results])]
 
 
-def _domain(op: Op, arity: int, extensions: frozenset[str], *, is_narrow_exact: bool) -> str:
-    """The domain of an op's function: a sub-domain for a chip, for an unusual number of inputs, for float64, for extensions."""
+def _domain(op: Op, arity: int, extensions: frozenset[str], unsigned: tuple[int, ...], *, is_narrow_exact: bool) -> str:
+    """The domain of an op's function: a sub-domain for a chip, an unusual number of inputs, float64, extensions, unsigned inputs."""
     usual = _PLAIN_ARITY if op.is_variadic else len(op.forms[0]) if op.forms else arity
     parts = [DOMAIN, op.platform, None if arity == usual else f"n{arity}", None if is_narrow_exact else "f64"]
-    return ".".join(filter(None, [*parts, *(part for name, (part, _) in EXTENSIONS.items() if name in extensions)]))
+    parts += [part for name, (part, _) in EXTENSIONS.items() if name in extensions]
+    return ".".join(filter(None, [*parts, *(f"u{i}" for i in unsigned)]))
 
 
 def _input_type(op: Op, name: str, element_bits: int) -> ir.DataType:

@@ -47,7 +47,7 @@ _TOGETHER: Mapping[str, str] = {"weights": "mse", "outputs": "topk"}
 _WIDE_LAYERS = 6
 """At most so many layers get 16-bit weights at first."""
 
-_GAIN_DB = 10.0
+GAIN_DB = 10.0
 """What wider tensors should gain where no goal is given."""
 
 _TRIALS_EACH = 3
@@ -140,7 +140,7 @@ def _mixed(session: Search, base: str) -> Iterator[Step]:
     branches = [base, *([EQUALIZED] * (EQUALIZED in session.branches))]
     for branch in branches:
         yield from _ranges(session, branch)
-    goal = session.goal if session.goal is not None else round(session.best.score.db + _GAIN_DB, 1)
+    goal = session.goal if session.goal is not None else round(session.best.score.db + GAIN_DB, 1)
     for branch in branches:
         if branch == base or _leaves_time(session, branch, "find_bits", "correct_biases"):
             yield from _widened(session, branch, goal)

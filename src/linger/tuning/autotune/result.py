@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from linger.errors import counted
 from linger.records.table import Column, Result, bars_html, to_rich, to_text
+from linger.tuning.mixed_precision.find_bits import BitRow
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -163,6 +164,7 @@ class TuneResult(Result):
         steps: What was tried, in its order. `linger.tune(…, steps=result.steps)` does the same again.
         branch: The branch that ended best.
         problems: The tensors that cost most now.
+        wide: The tensors that were widened, each with what it gains and costs, as `linger.find_bits` measured them.
         wide_weights, wide_activations: Share of the weight tensors, and of the other tensors, with more than 8 bits.
         seconds, budget, seed: CPU time of everything; the budget as it was given; the seed of everything random.
         rounds: Of fine-tuning with labels.
@@ -178,6 +180,7 @@ class TuneResult(Result):
     plain_metric: float | None = None
     after_metric: float | None = None
     problems: tuple[Problem, ...] = ()
+    wide: tuple[BitRow, ...] = ()
     wide_weights: float = 0.0
     wide_activations: float = 0.0
     seconds: float = 0.0
@@ -236,6 +239,8 @@ class TuneResult(Result):
             lines.append(
                 f"wider than 8 bits: {self.wide_weights:.1%} of weights, {self.wide_activations:.1%} of other tensors"
             )
+        if self.wide:
+            lines.append(to_text(BitRow.columns, self.wide))
         if self.rounds:
             lines.append(to_text(_ROUND_COLUMNS, self.rounds))
         if self.problems:

@@ -21,6 +21,7 @@ from linger.quantization.core.stored import Kind
 from linger.tuning.autotune.budget import Budget
 from linger.tuning.autotune.result import Numbers, Settings, Step, TuneStep
 from linger.tuning.held_out import Parts, shifted
+from linger.tuning.mixed_precision.find_bits import BitRow
 from linger.tuning.mixed_precision.goals import Metric, checked_metric
 from linger.tuning.remedy import OutputError, error_db
 
@@ -257,6 +258,8 @@ class Trial:
     reference: nn.Module  # the float model that it stands for, layer by layer: traced and equalized as it is
     trials: int = 1  # models that were measured on the way
     score: Score = Score(math.inf)  # how good it is; the worst of all until it is judged
+    wide: tuple[BitRow, ...] = ()  # the tensors that were widened on the way
+    narrow: nn.Module | None = None  # the model before that, where it was the last step
 
 
 @dataclass
@@ -337,7 +340,8 @@ class Search:
         score, why, is_kept = self._decided(step, trial, before, is_first=rival is None)
         self.budget.use(trial.trials)
         if is_kept:
-            self.branches[step.branch] = replace(trial, score=score)
+            wide = trial.wide or self.branches[step.source].wide
+            self.branches[step.branch] = replace(trial, score=score, wide=wide)
         seconds = self.budget.spent - begun
         self.costs[step.name] = max(self.costs.get(step.name, 0.0), seconds)
         self._note(step, before, why, seconds, score, trial.trials, is_kept=is_kept)

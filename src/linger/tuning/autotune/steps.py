@@ -235,8 +235,9 @@ def _remedied(
 
 
 def widening(session: Search, start: Trial, settings: Settings) -> Trial:
-    """`linger.find_bits`: 16 bits for a few tensors."""
-    model = copy.deepcopy(start.model)
+    """`linger.find_bits`: 16 bits for a few tensors, chosen anew where the step before has widened others."""
+    narrow = start.model if start.narrow is None else start.narrow
+    model = copy.deepcopy(narrow)
     options = {name: value for name, value in settings.items() if name not in ("is_of_metric", "batches")}
     if session.metric is not None and settings["is_of_metric"]:
         options |= {"goal": session.metric, "at_least": settings["goal"]}
@@ -245,7 +246,7 @@ def widening(session: Search, start: Trial, settings: Settings) -> Trial:
         result = find_bits(model, start.reference, some, target=session.target, bits=(8, 16), **options)
     if not result.changed:
         raise NothingToDoError("no tensor had to be wider")
-    return Trial(model, start.reference, max(1, result.trials))
+    return Trial(model, start.reference, max(1, result.trials), wide=result.changed, narrow=narrow)
 
 
 def headroom(session: Search, start: Trial, settings: Settings) -> Trial:

@@ -27,7 +27,7 @@ from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.setup.marking import choose_widths
 from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
-from linger.tuning.autotune.plan import ALWAYS, Plan, expected_seconds, usual_plan
+from linger.tuning.autotune.plan import ALWAYS, GAIN_DB, Plan, expected_seconds, usual_plan
 from linger.tuning.autotune.result import Problem, Round, Step, TuneResult, TuneStep
 from linger.tuning.autotune.search import Judge, Search, Trial, gap_of, is_better
 from linger.tuning.autotune.steps import STEPS, Start, quantized, start_of
@@ -284,6 +284,7 @@ def _finished(
         )
     if steps and not any(step.is_kept for step in steps):
         notes.append(_NOTHING)
+    notes += _goal_notes(session, steps)
     problems = _found_problems(session, notes)
     notes += _of_channels(session)
     last = first.judge.reported(begun), session.judge.reported(best)
@@ -299,6 +300,7 @@ def _finished(
         plain_metric=begun.score.metric,
         after_metric=best.score.metric,
         problems=problems,
+        wide=best.wide,
         wide_weights=weights,
         wide_activations=others,
         seconds=session.budget.spent,
@@ -308,6 +310,13 @@ def _finished(
         notes=tuple(notes),
         reference=best.reference,
     )
+
+
+def _goal_notes(session: Search, steps: Sequence[TuneStep]) -> list[str]:
+    """Which goal was taken for wider tensors where none was given."""
+    goals = [step.settings["goal"] for step in steps if step.name == "find_bits" and session.goal is None]
+    taken = f"No goal was given, so wider tensors were to gain {GAIN_DB:g} dB: {goals[0] if goals else ''} dB."
+    return [f"{taken} For fewer or better ones give goal=, on the command line --goal."] * bool(goals)
 
 
 def _of_channels(session: Search) -> list[str]:
