@@ -120,8 +120,8 @@ FAULTS = (
     Fault(
         "tuning: held-out data leaked into tuning",
         "tuning/held_out.py",
-        "        first, second = len(rows) - kept - chosen, len(rows) - kept\n",
-        "        first, second = len(rows), len(rows) - kept\n",
+        "        first, second = len(rows) - last - middle, len(rows) - last\n",
+        "        first, second = len(rows), len(rows) - last\n",
     ),
     Fault(
         "tuning: held-out batches leaked into tuning",
@@ -132,20 +132,20 @@ FAULTS = (
     Fault(
         "tuning: a step kept that hurts",
         "tuning/autotune/search.py",
-        "    if score.error >= before.error:\n",
+        "    if not gain > 0:\n",
         "    if False:\n",
     ),
     Fault(
         "tuning: a lucky sample decides",
         "tuning/autotune/search.py",
-        "    if before.error - score.error <= score.noise(before):\n",
+        "    if not score.is_clearly_below(before, care):\n",
         "    if False:\n",
     ),
     Fault(
         "tuning: harm to what steps learn from",
         "tuning/autotune/search.py",
-        "score.learned > before.learned * allowed:\n",
-        "score.learned > math.inf:\n",
+        "score.harm(before) > (0.0 if is_cut else _SURE_DB)",
+        "score.harm(before) > math.inf",
     ),
     Fault(
         "tuning: the reporting data leaked into choosing",

@@ -391,7 +391,7 @@ def test_layers_of_a_tuned_model_are_compared_with_their_own_float_layers(tmp_pa
         reference[0].weight[:4] *= 40
         reference[2].weight[:, :4] /= 40
     data = list(torch.randn(8, 4, 1, 6, 6))
-    model, tuning = linger.tune(reference, data, budget="4 trials")
+    model, tuning = linger.tune(reference, data, budget="12 trials")
     assert "equalize" in [step.name for step in tuning.kept]
     assert "reference" not in json.loads(tuning.to_json())
     linger.onnx.export(model, (data[0],), tmp_path / "m.onnx")

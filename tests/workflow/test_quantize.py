@@ -469,9 +469,37 @@ def test_tuning_never_gets_a_sample_that_is_held_out(tmp_path):
     _, kept = data.divided()
     with mock.patch.object(job, "tune", side_effect=KeyboardInterrupt) as tune, pytest.raises(KeyboardInterrupt):
         job.quantize(make_net(), data, tmp_path / "out", QUICK)
-    seen, held_out = rows_in(tune.call_args.args[1]), rows_in(piece.arguments for piece in kept.pieces)
-    assert (len(seen), len(held_out)) == (16, 4)
-    assert not seen & held_out
+    given, held_out = tune.call_args.args[1], rows_in(piece.arguments for piece in kept.pieces)
+    learned, choosing, reported = map(rows_in, (given.tuning, given.choosing, given.reported))
+    assert (len(learned), len(choosing)) == (
+        12,
+        4,
+    )  # of 16, as every one of eight batches gives one of its two where it is due
+    assert reported == held_out
+    assert not (learned | choosing) & held_out
+    assert not learned & choosing
+
+
+def test_pieces_of_one_recording_do_not_learn_and_choose(tmp_path):
+    data = make_data(40)
+    data = replace(data, pieces=tuple(replace(p, group=f"{i // 4}.wav") for i, p in enumerate(data.pieces)))
+    groups = {tuple(p.arguments[0].flatten().tolist()): p.group for p in data.pieces}
+    with mock.patch.object(job, "tune", side_effect=KeyboardInterrupt) as tune, pytest.raises(KeyboardInterrupt):
+        job.quantize(make_net(), data, tmp_path / "out", QUICK)
+    given = tune.call_args.args[1]
+    parts = [{groups[row] for row in rows_in(part)} for part in (given.tuning, given.choosing, given.reported)]
+    assert all(parts)
+    assert len(set.union(*parts)) == sum(map(len, parts)) == 10
+
+
+def test_settings_of_the_numbers_and_of_the_input_are_passed_on(tmp_path):
+    settings = replace(QUICK, input_range=(-8, 8), per_channel=True, unsigned=True)
+    with mock.patch.object(job, "tune", side_effect=KeyboardInterrupt) as tune, pytest.raises(KeyboardInterrupt):
+        job.quantize(make_net(), make_data(), tmp_path / "out", settings)
+    assert tune.call_args.args[1].intervals == ((-8.0, 8.0),)
+    assert (tune.call_args.kwargs["per_channel"], tune.call_args.kwargs["unsigned"]) == (True, True)
+    with pytest.raises(linger.UsageError, match="venus does not have per_channel=True"):
+        replace(settings, target="venus").check()
 
 
 def test_tuning_gets_several_batches_of_at_most_the_size_asked_for(tmp_path):

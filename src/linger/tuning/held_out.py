@@ -6,14 +6,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, BoundBatch, joined_rows, keywords_of, rows_of_batch, values_of
-from linger.errors import UsageError
+from linger.errors import UsageError, refuse_if
 from linger.tuning.remedy import OutputError
 
 _ONE_IN = 4
@@ -122,31 +122,39 @@ def split(
     What is `reported` on, or chooses, may be given; then nothing is taken for it. One input that cannot be split serves for everything.
     """
     OutputError(reference, [*batches[:1], *reported[:1]])  # what the model refuses is named before anything else
-    intervals = tuple(read_interval(input_range, [*batches, *choosing]))
-    are_rows = all(map(_row_count, batches)) and _has_rows(reference, batches[0])
-    own = [[row] for row in batches]
-    if are_rows:
-        own = [_rows(batch) for batch in batches]
-        size = max(_SHARE, math.ceil(sum(map(len, own)) / _STRETCHES))
-        if len(batches) < _STRETCHES:
-            own = [rows[i : i + size] for rows in own for i in range(0, len(rows), size)]
-    count = _independent([*batches, *choosing], are_rows=are_rows)
-    said = () if count >= ENOUGH else (_FEW.format(count, sum(map(len, own))),)
-    if choosing and reported:
-        return Parts(tuple(batches), tuple(choosing), tuple(reported), are_rows, said, intervals, is_few=bool(said))
-    parts = _allotted(own, needs_report=not reported)
+    every = [*batches, *choosing]
+    intervals = tuple(read_interval(input_range, every))
+    are_rows = all(map(_row_count, every)) and _has_rows(reference, batches[0])
+    count, total = _independent(every, are_rows=are_rows), sum(_row_count(b) if are_rows else 1 for b in every)
+    notes = () if count >= ENOUGH else (_FEW.format(count, total),)
+    whole = Parts(tuple(batches), tuple(choosing), tuple(reported), are_rows, notes, intervals, is_few=bool(notes))
+    return whole if choosing and reported else _divided(whole)
+
+
+def _divided(whole: Parts) -> Parts:
+    """Data of which everything is to be learned from, divided."""
+    parts = _allotted(_stretches(whole), needs_report=not whole.reported)
     if parts is None:
-        every = tuple(batches)
-        return Parts(every, every, tuple(reported) or every, are_rows, (_ONE_INPUT, *said), intervals, is_few=True)
-    learned, chosen, kept = parts
-    is_small = are_rows and len(batches) < _STRETCHES  # remedies hold out a part of a few batches in their turn
-    tuning = _grouped(learned) if is_small else [joined_rows(rows) if are_rows else rows[0] for rows in learned]
-    notes = said if reported or kept else (_TWO_INPUTS, *said)
-    judging, told = (_grouped(part) if are_rows else [row for rows in part for row in rows] for part in (chosen, kept))
-    choosing = tuple(judging)
-    return Parts(
-        tuple(tuning), choosing, tuple(reported or told) or choosing, are_rows, notes, intervals, is_few=bool(said)
-    )
+        every, notes = whole.tuning, (_ONE_INPUT, *whole.notes)
+        return replace(whole, choosing=every, reported=whole.reported or every, notes=notes, is_few=True)
+    join = _grouped if whole.are_rows else _apart
+    choosing, told = (tuple(join(part)) for part in parts[1:])
+    # remedies hold out a part of a few batches in their turn, so these become several
+    is_whole = whole.are_rows and len(whole.tuning) >= _STRETCHES
+    learned = map(joined_rows, parts[0]) if is_whole else join(parts[0])
+    made = replace(whole, tuning=tuple(learned), choosing=choosing, reported=whole.reported or told or choosing)
+    return made if whole.reported or told else replace(made, notes=(_TWO_INPUTS, *whole.notes))
+
+
+def _stretches(whole: Parts) -> list[list[Batch]]:
+    """The samples of all batches, a list for each of several batches, or for each stretch of a few."""
+    if not whole.are_rows:
+        return [[batch] for batch in whole.tuning]
+    own = [[rows_of_batch(b, slice(i, i + 1)) for i in range(_row_count(b))] for b in whole.tuning]
+    if len(own) >= _STRETCHES:
+        return own
+    size = max(_SHARE, math.ceil(sum(map(len, own)) / _STRETCHES))
+    return [rows[i : i + size] for rows in own for i in range(0, len(rows), size)]
 
 
 _KNOWN = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
@@ -171,18 +179,26 @@ def read_interval(input_range: object, batches: Sequence[Batch]) -> list[Interva
     seen = [(min(float(t.min()) for t in ts), max(float(t.max()) for t in ts)) for ts in _columns(batches)]
     if input_range is None:
         return [_shown(low, high) for low, high in seen]
-    pair = tuple(input_range) if isinstance(input_range, (tuple, list)) else ()
-    if len(pair) != 2 or not all(isinstance(x, (int, float)) and math.isfinite(x) for x in pair) or pair[0] >= pair[1]:
-        raise UsageError(
-            f"input_range={input_range!r} is no interval. Give its two ends, the smaller one first: (0, 1)."
-        )
-    beyond = [f"{low:.4g} … {high:.4g}" for low, high in seen if low < pair[0] or high > pair[1]]
-    if beyond:
-        raise UsageError(
-            f"input_range={input_range!r}: the data hold {', '.join(beyond)}. Give the interval that inputs really have, after "
-            "scaling and normalizing."
-        )
-    return [(float(pair[0]), float(pair[1]))] * len(seen)
+    low, high = _ends(input_range)
+    beyond = [f"{least:.4g} … {most:.4g}" for least, most in seen if least < low or most > high]
+    refuse_if(
+        beyond,
+        f"input_range={input_range!r}: the data hold {', '.join(beyond)}. Give the interval that inputs really have, after scaling "
+        "and normalizing.",
+    )
+    return [(low, high)] * len(seen)
+
+
+def _ends(input_range: object) -> Interval:
+    try:
+        low, high = map(float, input_range)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        low = high = math.nan
+    refuse_if(
+        not (math.isfinite(low + high) and low < high),
+        f"input_range={input_range!r} is no interval. Give its two ends, the smaller one first: (0, 1).",
+    )
+    return low, high
 
 
 def _shown(low: float, high: float) -> Interval:
@@ -270,25 +286,25 @@ def _allotted(stretches: Sequence[list[Batch]], *, needs_report: bool) -> tuple[
         return None
     share = _SHARE if total >= ENOUGH else _SHARE_OF_FEW
     parts: tuple[list[list[Batch]], ...] = ([], [], [])
-    given, seen = [0, 0, 0], 0
+    chosen = kept = seen = 0
     for rows in stretches:
         seen += len(rows)
-        most = len(rows) - 1 if len(rows) > 1 else 1  # a stretch keeps one to learn from
-        kept = min(seen // share - given[2], most) if needs_report else 0
-        chosen = min((seen + share // 2) // share - given[1], most - kept)
-        first, second = len(rows) - kept - chosen, len(rows) - kept
-        for i, some in enumerate((rows[:first], rows[first:second], rows[second:])):
-            given[i] += len(some)
-            parts[i].extend([some] if some else [])
-    for i in (1, 2):  # two or three samples
-        if not parts[i] and given[0] > 1 and (i == 1 or needs_report):
-            parts[i].append([parts[0][-1].pop()])
-            given[0] -= 1
-    return tuple([rows for rows in part if rows] for part in parts)
+        most = max(1, len(rows) - 1)  # a stretch of several keeps one to learn from
+        last = min(seen // share - kept, most) * needs_report
+        middle = min((seen + share // 2) // share - chosen, most - last)
+        first, second = len(rows) - last - middle, len(rows) - last
+        for part, some in zip(parts, (rows[:first], rows[first:second], rows[second:]), strict=True):
+            part.extend([some] * bool(some))
+        chosen, kept = chosen + middle, kept + last
+    for part in parts[1 : 3 if needs_report else 2]:
+        if not part and sum(map(len, parts[0])) > 1:  # two or three samples
+            part.append([parts[0][-1].pop()])
+            parts[0][:] = filter(None, parts[0])
+    return parts
 
 
-def _rows(batch: Batch) -> list[Batch]:
-    return [rows_of_batch(batch, slice(i, i + 1)) for i in range(len(values_of(batch)[0]))]
+def _apart(stretches: Sequence[Sequence[Batch]]) -> list[Batch]:
+    return [batch for stretch in stretches for batch in stretch]
 
 
 def _has_rows(reference: nn.Module, batch: Batch) -> bool:
@@ -315,7 +331,7 @@ def _is_row(whole: Tensor, alone: Tensor, row: slice) -> bool:
 
 def _grouped(stretches: Sequence[Sequence[Batch]]) -> list[Batch]:
     """Rows as about eight batches, none of more than 32 rows, each of rows of one shape."""
-    rows = [row for stretch in stretches for row in stretch]
+    rows = _apart(stretches)
     size = min(_LARGEST, max(1, len(rows) // (2 * _ONE_IN)))
     alike = (list(some) for _, some in itertools.groupby(rows, _shapes))
     return [joined_rows(some[i : i + size]) for some in alike for i in range(0, len(some), size)]

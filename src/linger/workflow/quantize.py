@@ -122,8 +122,7 @@ def quantize(
     seen, kept = with_fitting_labels(model, seen, kept)
     kind, notes = _kind_of(seen, kept, test)
     classes = require_decisions(model, seen, kept, settings.goal if measure is None else None)
-    parts = _batches(seen, settings)
-    batches = parts[0] + parts[1]
+    batches, parts = _batches(seen, settings)
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
     edges = edges_of(model, every, can_open=settings.target is None or find_chip(settings.target) is None)
     threads = fitting_threads(model, batches[0])
@@ -222,17 +221,19 @@ def repeat(
         return placed(replace(made, notes=tuple(work.notes)), work, out)
 
 
-def _batches(seen: Samples, settings: QuantizeSettings) -> tuple[list[Batch], list[Batch]]:
-    """What tuning may see, as batches to learn from, and those that choose where recordings must not be parted; else none."""
+_Seen = tuple[list[Batch], list[Batch]]
+
+
+def _batches(seen: Samples, settings: QuantizeSettings) -> tuple[list[Batch], _Seen]:
+    """What tuning may see; and apart, to learn from and to choose by, where recordings must not be parted; else for both at once."""
     groups = {piece.group for piece in seen.pieces}
     parts = seen.divided() if len(groups) > 1 else (seen, replace(seen, pieces=()))
     size = batch_size(len(parts[0]), settings.batch)
-    return [p.arguments for p in parts[0].batches(size)], [p.arguments for p in parts[1].batches(settings.batch)]
+    made = [p.arguments for p in parts[0].batches(size)], [p.arguments for p in parts[1].batches(settings.batch)]
+    return made[0] + made[1], made
 
 
-def _tuned(
-    work: Work, seen: tuple[list[Batch], list[Batch]], kept: list[Batch], budget: str | float
-) -> tuple[nn.Module, TuneResult]:
+def _tuned(work: Work, seen: _Seen, kept: list[Batch], budget: str | float) -> tuple[nn.Module, TuneResult]:
     """The tuned model, and what was tried; whether it gains less on what was `kept` from tuning is a caution."""
     settings = work.settings
     reported = () if len(seen[0]) == 1 and seen[0][0] is kept[0] else kept

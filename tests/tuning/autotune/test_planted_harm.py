@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from tests.support.tuning import PLAIN, Parts, Search, Step
+from linger.tuning.autotune import tune as front
+from tests.support.tuning import PLAIN, Parts, Search, Step, Trial, ranges_of
 
 Case = tuple[nn.Module, list[Tensor]]
 
@@ -86,3 +88,80 @@ def test_what_hurts_on_held_out_data_is_dropped(
     assert not step.is_kept
     assert "the error rises" in step.why
     assert result.after_db == result.plain_db
+
+
+def pictures(seed: int, low: float, high: float, count: int = 40) -> Tensor:
+    """Smooth pictures between two brightnesses."""
+    coarse = torch.rand(count, 3, 3, 3, generator=torch.Generator().manual_seed(seed))
+    return low + (high - low) * nn.functional.interpolate(coarse, size=(8, 8), mode="bilinear")
+
+
+def small_net() -> nn.Module:
+    """Convolutions as in small networks: batch norms to fold, a depthwise layer with channels of different size, ReLU6."""
+    torch.manual_seed(0)
+    first = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU6()
+    second = nn.Conv2d(8, 8, 3, groups=8, bias=False), nn.BatchNorm2d(8), nn.ReLU()
+    model = nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(128, 5))
+    for seed in range(4):
+        model(pictures(seed, 0.0, 1.0))
+    with torch.no_grad():
+        model[1].weight.mul_(torch.tensor([1.0, 8.0, 1.0, 0.2, 1.0, 3.0, 1.0, 1.0]))
+    return model.eval()
+
+
+DARK, BRIGHT = (0.0, 0.25), (0.5, 1.0)
+
+
+@pytest.fixture(scope="module")
+def cornered() -> tuple[nn.Module, nn.Module, linger.TuneResult]:
+    """A network, what tuning on dark pictures makes of it, and what it says of bright ones."""
+    model = small_net()
+    made, result = linger.tune(
+        model, pictures(20, *DARK), test_data=pictures(30, *BRIGHT), input_range=(0, 1), budget="30 trials"
+    )
+    return model, made, result
+
+
+def test_data_from_one_corner_do_no_harm_elsewhere(cornered: tuple[nn.Module, nn.Module, linger.TuneResult]) -> None:
+    _, _, result = cornered
+    assert result.after_db > result.plain_db - 0.3
+    assert any("below plain calibration where the input has" in step.why for step in result.steps)
+    assert "No step is better than plain calibration" in result.notes[-1]  # it falls back, and says so
+
+
+def cut_short(session: Search, start: Trial, settings: object) -> Trial:
+    """A step that gives up the little that the data that it sees need of it: the inputs' range ends at half."""
+    model = copy.deepcopy(start.model)
+    one = ranges_of(model)["0.x"]
+    one.choose(2 * one.scale)
+    return Trial(model, start.reference)
+
+
+def cut_plan(session: Search) -> Iterator[Step]:
+    yield Step("cut", PLAIN, PLAIN)
+
+
+@pytest.mark.parametrize("has_headroom", [True, False], ids=["with headroom", "without"])
+def test_a_range_cut_to_dark_data_is_refused_by_headroom_alone(
+    has_headroom: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Sequential(nn.Linear(16, 4, bias=False)).eval()
+    nn.init.constant_(model[0].weight, 1 / 16)  # no rounding but that of the inputs
+    linger.quant_module(model[0], out_bits=16)
+    dark = 0.2 + 0.1 * uniform(1, 200, 16)
+    dark[:, 0] = 0.5  # steps of 1/256 end at 0.496, and those of 1/128, which hold it, cost more
+    monkeypatch.setattr(front, "STEPS", {"cut": cut_short})
+    monkeypatch.setattr(front, "usual_plan", cut_plan)
+    if not has_headroom:
+        monkeypatch.setattr("linger.tuning.autotune.search.below_plain", lambda *scores: "")
+    _, result = linger.tune(model, dark, test_data=2 * dark, input_range=(0, 1))
+    (step,) = result.steps
+    if has_headroom:
+        assert "below plain calibration where the input has" in step.why
+        assert "No step is better than plain calibration" in result.notes[-1]
+        assert result.after_db == result.plain_db
+        assert not result.warning
+    else:
+        assert step.is_kept
+        assert result.after_db < result.plain_db - 3
+        assert result.warning

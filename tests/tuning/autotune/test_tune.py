@@ -371,6 +371,30 @@ def test_scales_of_channels_and_bytes_from_zero_are_passed_on(net: nn.Module, im
         linger.tune(made, images, per_channel=False)
 
 
+def test_what_scales_of_channels_would_give_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "usual_plan", plan_of())
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+    with torch.no_grad():  # one channel is far larger, and what reads it makes it as small as the others
+        model[0].weight[0] *= 64
+        model[1].weight[:, 0] /= 64
+    linger.quant_module(model[0], out_bits=16)  # so that weights decide
+    linger.quant_module(model[1], data_bits=16)
+    x = torch.randn(64, 8)
+
+    def named(**options: object) -> list[str]:
+        notes = linger.tune(model, x, **options)[1].notes  # type: ignore[arg-type]
+        return [note for note in notes if note.startswith("One scale of the weights for each output channel gives ")]
+
+    (note,) = named()
+    plain, own = (linger.tune(model, x, per_channel=is_own)[1].choosing_db for is_own in (False, True))
+    assert plain is not None
+    assert own is not None
+    assert f"gives {own[0] - plain[0]:.1f} dB more" in note
+    assert not named(per_channel=False)  # who has decided is not told
+    assert not named(target="venus")
+
+
 def test_a_recurrent_model_after_init() -> None:
     torch.manual_seed(0)
     batches = [(x,) for x in torch.randn(4, 4, 6, 4)]

@@ -83,6 +83,9 @@ def usual_plan(session: Search) -> Iterator[Step]:
         yield Step("correct_biases", base, base)
     yield Step("equalize", EQUALIZED, base)
     yield from _mixed(session, base) if session.is_mixed else _narrow(session, base)
+    nearest = min(session.branches, key=lambda name: session.branches[name].score.error)
+    if nearest != session.best_branch:  # it may only lack room
+        yield from _room(session, nearest)
     yield from _polished(session, session.best_branch)
 
 
@@ -103,10 +106,7 @@ def _polished(session: Search, best: str) -> Iterator[Step]:
         yield from _exponents(session, best)
         if _was_kept(session, "choose_exponents"):
             yield Step("correct_biases", best, best)
-    for gain in (2.0, 1.5):
-        yield Step(HEADROOM, best, best, {"gain": gain})
-        if _was_kept(session, HEADROOM):
-            break
+    yield from _room(session, best)
     if session.parts.is_few:
         return
     steps = training_steps(session)
@@ -120,6 +120,14 @@ def _polished(session: Search, best: str) -> Iterator[Step]:
         if steps >= _LEAST_STEPS:
             yield Step("distill", best, best, {"steps": steps, **settings})
     yield Step("correct_biases", best, best)
+
+
+def _room(session: Search, branch: str) -> Iterator[Step]:
+    """Headroom, and less of it where that costs too much."""
+    for gain in (2.0, 1.5):
+        yield Step(HEADROOM, branch, branch, {"gain": gain})
+        if _was_kept(session, HEADROOM):
+            return
 
 
 def _was_kept(session: Search, name: str) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, fresh, run_batch
 from linger.errors import LingerError, UsageError, counted
@@ -37,8 +38,8 @@ PLAIN, FOLDED = "direct", "folded"
 _SURE_DB = 0.1
 """A step must not make the error on the data that it learned from larger by more: less does not show in figures with one decimal."""
 
-_SINGLE = 1.5
-"""Of a single sample no noise is known; a gain must then be so many times `_SURE_DB`."""
+_SINGLE_DB = 0.15
+"""Of a single sample no noise is known; a gain must then be larger."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,39 @@ class Score:
         """The error as a signal-to-noise ratio."""
         return error_db(self.error)
 
-    def noise(self, other: Score) -> float:
-        """The standard error of the difference to another model, sample by sample, for few samples as wide as Student's t asks for."""
-        if not self.samples or len(self.samples) != len(other.samples):
-            return 0.0
-        pairs = torch.tensor(self.samples, dtype=torch.float64) - torch.tensor(other.samples, dtype=torch.float64)
-        if len(pairs) == 1:
-            return other.error * (1 - 10 ** (-_SINGLE * _SURE_DB / 10))
-        return float(pairs.std()) / math.sqrt(len(pairs)) * t_quantile(_ONE_SIGMA, len(pairs) - 1)
+    @property
+    def learned_db(self) -> float:
+        """The same of the error on data that steps learn from."""
+        return error_db(self.learned or 0.0)
 
+    def harm(self, before: Score) -> float:
+        """By how many dB that is larger than before; 0 where it was not measured."""
+        return 0.0 if self.learned is None or before.learned is None else before.learned_db - self.learned_db
+
+    def is_clearly_below(self, other: Score, care: float = 1.0) -> bool:
+        """Whether the error is smaller than another model's by more than noise.
+
+        Each sample is compared with itself. The mean of the differences must be larger than its standard error times `care` (and
+        Student's t where samples are few), or that of the differences in dB, as samples are of many sizes.
+        """
+        if not self.samples or len(self.samples) != len(other.samples):
+            return self.error < other.error
+        own, others = (torch.tensor(score.samples, dtype=torch.float64) for score in (self, other))
+        if len(own) == 1:
+            return error_db(self.error) - error_db(other.error) > _SINGLE_DB * care
+        wide = care * t_quantile(_ONE_SIGMA, len(own) - 1) / math.sqrt(len(own))
+        return any(float(gain.mean()) > wide * float(gain.std()) for gain in (others - own, _gains(other, self)))
+
+
+def _gains(before: Score, after: Score) -> Tensor:
+    """By how many dB the error of each sample is smaller."""
+    errors = torch.tensor([before.samples, after.samples], dtype=torch.float64)
+    errors = errors.clamp_min(max(_EXACT * float(errors[0].mean()), sys.float_info.min))
+    return 10 * (errors[0] / errors[1]).log10()
+
+
+_EXACT = 1e-4
+"""Errors below this part of the mean count as it: the logarithm of an exact sample has no end."""
 
 _ONE_SIGMA = 0.8413
 """The share of a normal distribution below one standard deviation."""
@@ -89,9 +114,6 @@ def t_quantile(share: float, freedom: float) -> float:
 _RELEVANT_DB = 1.0
 """A gap that is smaller is not told, even where chance does not explain it."""
 
-_EXACT = 1e-4
-"""Errors below this part of the mean count as it: the logarithm of an exact sample has no end."""
-
 
 def gap_of(choosing: tuple[Score, Score], reported: tuple[Score, Score]) -> str:
     """A warning where plain calibration and the tuned model differ more on what chose the steps than on what did not; else nothing.
@@ -99,11 +121,7 @@ def gap_of(choosing: tuple[Score, Score], reported: tuple[Score, Score]) -> str:
     Each sample is paired with itself: its gain in dB says nothing of how hard it is. The two means may differ by chance by Welch's
     95 % interval of a difference, with the variance of each part.
     """
-    gains = []
-    for plain, after in (choosing, reported):
-        errors = torch.tensor([plain.samples, after.samples], dtype=torch.float64)
-        least = _EXACT * errors[0].mean()
-        gains.append(10 * (errors[0].clamp_min(least) / errors[1].clamp_min(least)).log10())
+    gains = [_gains(*choosing), _gains(*reported)]
     if min(map(len, gains)) < 2 or not all(bool(g.isfinite().all()) for g in gains):
         return ""
     first, second = (float(g.mean()) for g in gains)
@@ -133,14 +151,12 @@ def objection(score: Score, before: Score, *, is_cut: bool = False, care: float 
     """
     if score.metric is not None and before.metric is not None and score.metric != before.metric:
         return "" if score.metric > before.metric else "the metric falls"
-    if score.error >= before.error:
-        return "the error stays" if score.error == before.error else "the error rises"
-    if before.error - score.error <= care * score.noise(before):
+    gain = before.error - score.error
+    if not gain > 0:
+        return "the error stays" if gain == 0 else "the error rises"
+    if not score.is_clearly_below(before, care):
         return f"the error falls by less than the noise of {counted(len(score.samples), 'sample')}"
-    allowed = 1.0 if is_cut else 10 ** (_SURE_DB / 10)
-    if score.learned is not None and before.learned is not None and score.learned > before.learned * allowed:
-        return "the error rises on data that steps learn from"
-    return ""
+    return "the error rises on data that steps learn from" if score.harm(before) > (0.0 if is_cut else _SURE_DB) else ""
 
 
 def is_better(score: Score, best: Score) -> bool:
@@ -163,7 +179,7 @@ def below_plain(score: Score, plain: Score, before: Score | None = None) -> str:
         plain.shifted, score.shifted, (before or plain).shifted, strict=False
     ):
         least = max(one, other, key=lambda score: score.error)
-        allowed = _HEADROOM_DB if after.error - least.error > after.noise(least) else _LARGE_DB
+        allowed = _HEADROOM_DB if least.is_clearly_below(after) else _LARGE_DB
         if least.db - after.db > allowed:
             losses[name] = least.db - after.db
     worst = max(losses, key=losses.__getitem__, default="")
@@ -182,8 +198,7 @@ def unpaid(score: Score, before: Score, *, care: float = 1.0) -> tuple[str, str]
     pairs = zip(before.shifted, score.shifted, strict=False)
     gains = [own.db - other.db for (_, other), (_, own) in pairs if other.error and own.error]
     gain, price = sum(gains) / max(1, len(gains)), before.db - score.db
-    if score.learned and before.learned:
-        price = max(price, error_db(before.learned) - error_db(score.learned))
+    price = max(price, score.harm(before))
     told = f"headroom costs {max(price, 0.0):.1f} dB here and gains {gain:.1f} dB on brighter, darker and shifted data"
     return told if price > care * _PRICE_DB or gain <= max(price, _SURE_DB) else "", told
 
@@ -199,7 +214,7 @@ class Judge:
     """Measures models against the float model, whose outputs are computed once, on data that choose and data that steps learn from."""
 
     def __init__(self, reference: nn.Module, parts: Parts, metric: Metric | None = None) -> None:
-        self._reference = reference
+        self._reference, self._parts = reference, parts
         self._error = OutputError(reference, parts.choosing)
         self._learned = OutputError(reference, parts.drawn(parts.tuning, _WATCHED))
         self._metric = None if metric is None else checked_metric("tune", metric)
@@ -213,9 +228,11 @@ class Judge:
         metric = None if self._metric is None else self._metric(model)
         return replace(_score(self._error, model), metric=metric)
 
-    def reported(self, parts: Parts, model: nn.Module) -> Score:
-        """The score on what no step has seen and none was chosen by."""
-        return _score(OutputError(self._reference, parts.reported), model)
+    def reported(self, trial: Trial) -> Score:
+        """The score on what no step has seen and none was chosen by, if there is such a part."""
+        if self._parts.reported is self._parts.choosing:
+            return trial.score
+        return _score(OutputError(self._reference, self._parts.reported), trial.model)
 
     def completed(self, model: nn.Module, score: Score) -> Score:
         """A score with what only models need that may be kept."""
@@ -320,29 +337,42 @@ class Search:
         if trial is None:
             self._note(step, before, why, self.budget.spent - begun)
             return
-        score = self.judge(trial.model)
+        score, why, is_kept = self._decided(step, trial, before, is_first=rival is None)
         self.budget.use(trial.trials)
-        is_headroom, told = step.name == HEADROOM, ""
-        care = 2.0 if self.parts.is_few else 1.0
-        why = "" if is_headroom else objection(score, before, care=care)
-        if rival is None or not why:  # the rest is measured only where it can matter
-            score = self.judge.completed(trial.model, score)
-            if is_headroom:
-                why, told = unpaid(score, before, care=care)
-            else:
-                is_cut = _is_cut(trial.model, self.branches[step.source].model)
-                why = objection(score, before, is_cut=is_cut, care=care)
-            if not why and score.metric == before.metric:
-                why = below_plain(score, self.plain, before)
-        is_kept = rival is None or not why
-        if rival is None and why:
-            why = f"it begins a branch: {why}"
         if is_kept:
             wide = trial.wide or self.branches[step.source].wide
             self.branches[step.branch] = replace(trial, score=score, wide=wide)
         seconds = self.budget.spent - begun
         self.costs[step.name] = max(self.costs.get(step.name, 0.0), seconds)
-        self._note(step, before, why or told or _gain(score, before), seconds, score, trial.trials, is_kept=is_kept)
+        self._note(step, before, why, seconds, score, trial.trials, is_kept=is_kept)
+
+    def _decided(self, step: Step, trial: Trial, before: Score, *, is_first: bool) -> tuple[Score, str, bool]:
+        """The score of what a step made, the decision in words, and whether it is kept, as it is where it begins a branch."""
+        score = self.judge(trial.model)
+        if not is_first and step.name != HEADROOM and (why := objection(score, before, care=self._care)):
+            return score, why, False  # the rest is measured only where it can matter
+        score = self.judge.completed(trial.model, score)
+        why, told = self._weighed(step, trial, score, before)
+        if is_first and why:
+            return score, f"it begins a branch: {why}", True
+        return score, why or told, not why
+
+    def _weighed(self, step: Step, trial: Trial, score: Score, before: Score) -> tuple[str, str]:
+        """Why a step is dropped, by everything; and the reason in words where it is not."""
+        if step.name == HEADROOM:
+            base = self.plain if below_plain(before, self.plain) else before  # a branch without room is no choice
+            why, told = unpaid(score, base, care=self._care)
+        else:
+            is_cut = _is_cut(trial.model, self.branches[step.source].model)
+            why, told = objection(score, before, is_cut=is_cut, care=self._care), "the error falls"
+        if score.metric != before.metric:
+            return why, "the metric rises"
+        return why or below_plain(score, self.plain, before), told
+
+    @property
+    def _care(self) -> float:
+        """How many times a gain must be larger than its noise."""
+        return 2.0 if self.parts.is_few else 1.0
 
     def skip(self, step: Step, why: str) -> None:
         """Remember a step that was not tried."""
@@ -406,10 +436,6 @@ class Search:
             step if i in history or not step.is_kept else replace(step, is_kept=False, why=step.why + note)
             for i, step in enumerate(self.steps)
         )
-
-
-def _gain(score: Score, before: Score) -> str:
-    return "the error falls" if score.metric == before.metric else "the metric rises"
 
 
 def _is_cut(model: nn.Module, before: nn.Module) -> bool:

@@ -16,11 +16,11 @@ from torch import nn
 from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.limits import AHEAD_RELU, FUSED
 from linger.constraint.tracing import trace_layers
-from linger.errors import LingerError, UsageError, listing, no_module
+from linger.errors import LingerError, UsageError, listing, no_module, refuse_if
 from linger.quantization.core.calibrate import choose_ranges, local_calibration, real_copy
 from linger.quantization.core.distributed.fsdp import refuse_sharded
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
-from linger.quantization.core.runtime import runtime_of
+from linger.quantization.core.runtime import Runtime, runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.core.supported import refuse_compiled, refuse_empty
 from linger.quantization.setup.initialize import init, refuse_unquantizable
@@ -106,16 +106,17 @@ def start_of(model: object, target: str | None, numbers: Numbers | None = None) 
         raise
     except Exception as error:  # a user's class may refuse to be copied in any way
         raise UsageError(f"tune: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}).") from error
-    asked = {name: value for name, value in (numbers or {}).items() if value is not None}
+    asked = _asked(numbers or {}, chip, runtime)
+    return Start(own, chip, numbers=asked) if runtime is None else Start(real_copy(own), runtime.target, own)
+
+
+def _asked(numbers: Numbers, chip: str | None, runtime: Runtime | None) -> Numbers:
+    """What is said of the numbers; what the chip does not have, or a quantized model, is refused."""
+    asked = {name: value for name, value in numbers.items() if value is not None}
     refuse_numbers("tune", chip, **asked)
-    if runtime is None:
-        return Start(own, chip, numbers=asked)
-    own_numbers = {"per_channel": runtime.is_per_channel, "unsigned": runtime.is_unsigned}
-    if wrong := [name for name, value in asked.items() if value != own_numbers[name]]:
-        raise UsageError(
-            f"tune: {listing(wrong)} is not what the model was quantized with. Give the float model instead."
-        )
-    return Start(real_copy(own), runtime.target, own)
+    wrong = [name for name, value in asked.items() if runtime is not None and value != getattr(runtime, f"is_{name}")]
+    refuse_if(wrong, f"tune: {listing(wrong)} is not what the model was quantized with. Give the float model instead.")
+    return asked
 
 
 def refuse_not_finite(model: nn.Module) -> None:

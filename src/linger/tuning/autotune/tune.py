@@ -20,6 +20,7 @@ from linger.errors import LingerError, UsageError
 from linger.notation import Widths, read_bits
 from linger.progress import progress
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
+from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.diagnosis.layer_comparison import LayerRow, compare_layers
 from linger.quantization.layers.layer import QuantLayer
@@ -29,10 +30,10 @@ from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, r
 from linger.tuning.autotune.plan import ALWAYS, GAIN_DB, Plan, expected_seconds, usual_plan
 from linger.tuning.autotune.result import Problem, Round, Step, TuneResult, TuneStep
 from linger.tuning.autotune.search import Judge, Search, Trial, gap_of, is_better
-from linger.tuning.autotune.steps import STEPS, Start, start_of
+from linger.tuning.autotune.steps import STEPS, Start, quantized, start_of
 from linger.tuning.held_out import Parts, split
 from linger.tuning.mixed_precision.goals import Metric, read_goal
-from linger.tuning.remedy import OutputError, checked_data, error_db
+from linger.tuning.remedy import OutputError, checked_data
 
 TrainStep = Callable[[nn.Module], float | None]
 """Trains a model for a while, an epoch or some steps, and may return its loss."""
@@ -108,6 +109,9 @@ _NOTHING = (
 )
 _TOO_LONG = "it would not end within the budget"
 _PROBLEMS = 3
+_MATTERS_DB = 1.0
+"""What a scale for each output channel must give to be named."""
+
 _OUTLIER_BITS, _SPREAD_BITS = 2.0, 4.0
 """As `linger.advise` uses them."""
 
@@ -281,20 +285,14 @@ def _finished(
     if steps and not any(step.is_kept for step in steps):
         notes.append(_NOTHING)
     notes += _goal_notes(session, steps)
-    problems: tuple[Problem, ...] = ()
-    try:
-        problems = problems_of(model, best.reference, session.parts.choosing[0])
-    except LingerError as error:  # the search is over, so this is only a note
-        notes.append(f"The remaining problems were not found: {error}")
-    last = (begun.score, best.score)
-    if session.parts.reported is not session.parts.choosing:
-        last = first.judge.reported(session.parts, begun.model), session.judge.reported(session.parts, model)
-    learned = [math.inf if score.learned is None else score.learned for score in (begun.score, best.score)]
+    problems = _found_problems(session, notes)
+    notes += _of_channels(session)
+    last = first.judge.reported(begun), session.judge.reported(best)
     return model, TuneResult(
         plain_db=last[0].db,
         after_db=last[1].db,
         choosing_db=(begun.score.db, best.score.db),
-        learning_db=(error_db(learned[0]), error_db(learned[1])),
+        learning_db=(begun.score.learned_db, best.score.learned_db),
         samples=session.parts.samples,
         warning=gap_of((begun.score, best.score), last),
         steps=steps,
@@ -319,6 +317,37 @@ def _goal_notes(session: Search, steps: Sequence[TuneStep]) -> list[str]:
     goals = [step.settings["goal"] for step in steps if step.name == "find_bits" and session.goal is None]
     taken = f"No goal was given, so wider tensors were to gain {GAIN_DB:g} dB: {goals[0] if goals else ''} dB."
     return [f"{taken} For fewer or better ones give goal=, on the command line --goal."] * bool(goals)
+
+
+def _of_channels(session: Search) -> list[str]:
+    """What a scale for each output channel would give, where nobody has decided about it and no chip forbids it."""
+    best, runtime = session.best, runtime_of(session.best.model)
+    is_free = not (session.target or session.is_mixed or session.metric) and runtime_of(best.reference) is None
+    if (
+        runtime is None
+        or runtime.is_per_channel
+        or not is_free
+        or "per_channel" in session.numbers
+        or session.budget.is_spent
+    ):
+        return []
+    own = quantized(best.reference, session.parts.tuning, None, {**session.numbers, "per_channel": True})
+    gain = session.judge(own).db - best.score.db
+    if gain < _MATTERS_DB:
+        return []
+    return [
+        f'One scale of the weights for each output channel gives {gain:.1f} dB more on the choosing part, without a step: target="c" or '
+        "per_channel=True."
+    ]
+
+
+def _found_problems(session: Search, notes: list[str]) -> tuple[Problem, ...]:
+    best = session.best
+    try:
+        return problems_of(best.model, best.reference, session.parts.choosing[0])
+    except LingerError as error:  # the search is over, so this is only a note
+        notes.append(f"The remaining problems were not found: {error}")
+        return ()
 
 
 def problems_of(model: nn.Module, reference: nn.Module, batch: Batch) -> tuple[Problem, ...]:
