@@ -7,16 +7,19 @@ import itertools
 import logging
 import warnings
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.utils import _ntuple
+from torch.overrides import TorchFunctionMode
 
 from linger.analysis.batches import Batch, Forward, first_pass
-from linger.analysis.trace import Wiring, computes_like, wiring_of
+from linger.analysis.trace import CONVOLUTIONS, Wiring, computes_like, wiring_of
 from linger.constraint.conv_bn import (
     ConvBN,
     EmptyBatchNorm,
@@ -69,6 +72,7 @@ def trace_layers(
 
     A pair is fused when the batch norm is the only consumer of the convolution, in every call of both. A float
     checkpoint loads afterwards as before, strictly. Limits that `normalize_layers` set before carry over to the pair.
+    A convolution with a forward of its own keeps it; the functional convolution inside becomes the pair, `conv.folded`.
 
     What was folded and what was not, with the reasons, goes to the log; it is a warning where a convolution or a linear
     layer feeds a batch norm that stays.
@@ -89,12 +93,17 @@ def trace_layers(
     if not args:
         raise UsageError("trace_layers: an example input is missing. Call trace_layers(root, target, example_input).")
     wiring = wiring_of(target, _example(target, args))
+    for conv in target.modules():
+        if conv is not root_model and _has_own_forward(conv) and not any(_unfollowed(conv, wiring)):
+            wiring.results[conv] = [result for _, result in wiring.convolved[conv]]
     pairs = _fusable_pairs(target, wiring) if fuse_bn else []
     report = _report_fusion(target, wiring, pairs, paths) if fuse_bn else _FusionReport(0)
     ahead: dict[Types, bool] = {(*_CONVOLUTIONS, ConvBN): ahead_conv_relu, (nn.Linear,): ahead_linear_relu}
     _mark_relu(target, wiring, dict(pairs), ahead | {(nn.BatchNorm2d,): ahead_bn_relu})
     for conv, bn in pairs:
-        fuse(root_model, paths[conv], paths[bn], conv, bn)
+        path = f"{paths[conv]}.{_FOLLOWED}" if _has_own_forward(conv) else paths[conv]
+        follow(root_model, [path])
+        fuse(root_model, path, paths[bn], root_model.get_submodule(path), bn)
     freeze_batch_norms(root_model, is_frozen=chosen_switches().freezes_batch_norm)
     logger.info("%s", report)
     if report.surprising:
@@ -147,11 +156,101 @@ def fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.
         )
 
 
-def replace_everywhere(root: nn.Module, replacements: dict[nn.Module, nn.Module]) -> None:
+_FOLLOWED = "folded"
+"""Name of the layer inside a convolution with a forward of its own."""
+
+_GEOMETRY = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "groups": 1}
+
+
+def _unlike(conv: nn.Module, arguments: Mapping[str, Any]) -> list[str]:
+    """The arguments of a functional convolution that are not what the attributes of its module say."""
+    wide = _ntuple(len(cast(Any, conv).kernel_size))
+    return [n for n, usual in _GEOMETRY.items() if wide(arguments.get(n, usual)) != wide(getattr(conv, n))]
+
+
+def _plain_layer(conv: nn.Module) -> nn.Module:
+    """The functional convolution inside a convolution with a forward of its own, as torch's layer with the same parameters."""
+    kind: type[nn.Module] = next(k for k in _CONVOLUTIONS if isinstance(conv, k))
+    plain = kind.__new__(kind)
+    own = {name: conv._parameters.get(name) for name in ("weight", "bias")}  # noqa: SLF001 - an attribute may be computed
+    plain.__dict__.update(vars(conv) | {"_parameters": own, "_buffers": {}, "_modules": {}})
+    plain.__dict__.pop("forward", None)
+    return plain
+
+
+class _FollowedConvolution(nn.Module):
+    """A convolution with a forward of its own: the forward stays, and the layer `folded` computes the convolution in it.
+
+    The layer has weight and bias; other parameters, buffers and modules stay where they were. The convolution itself is no
+    module of the model any more. What stands for its weight there is NaN, and can only be passed on.
+    """
+
+    folded: nn.Module
+    followed: nn.Module
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        layer, names = _plain_layer(conv), ("_parameters", "_buffers", "_modules", "training")
+        self.__dict__.update({name: conv.__dict__[name] for name in names}, followed=conv)
+        for name, own in layer._parameters.items():  # noqa: SLF001 - also one that is None
+            del self._parameters[name]
+            conv.__dict__[name] = None if own is None else torch.full((), torch.nan).to(own.detach()).expand(own.shape)
+        self.folded = layer
+
+    def undone(self) -> nn.Module:
+        """The convolution as it was, while the layer is, too."""
+        own = self.folded._parameters  # noqa: SLF001 - as above
+        del self.folded
+        for name in own:
+            del self.followed.__dict__[name]
+        self._parameters.update(own)
+        return self.followed
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """The forward of the convolution."""
+        self.followed.training = self.training
+        with _Answers(self.followed, self.folded):
+            return self.followed.forward(*inputs, **options)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: object) -> None:
+        # a checkpoint of the float model knows no .folded
+        for name in ("weight", "bias"):
+            if prefix + name in state_dict:
+                state_dict[f"{prefix}{_FOLLOWED}.{name}"] = state_dict.pop(prefix + name)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class _Answers(TorchFunctionMode):
+    """Gives the functional convolution inside a forward to a layer."""
+
+    def __init__(self, conv: nn.Module, layer: nn.Module) -> None:
+        super().__init__()
+        self._conv, self._layer = conv, layer
+
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(zip(CONVOLUTIONS.get(func, ()), args, strict=False)) | (kwargs or {})
+        if func not in CONVOLUTIONS or given.get("weight") is not self._conv.weight:
+            return func(*args, **(kwargs or {}))
+        if wrong := _unlike(self._conv, given):
+            name = f"{type(self._conv).__name__}: its {', '.join(wrong)}"
+            raise UsageError(f"{name} is not what trace_layers saw. Trace the model with fuse_bn=False.")
+        return self._layer(given["input"])
+
+
+def follow(root: nn.Module, paths: Iterable[str]) -> dict[nn.Module, _FollowedConvolution]:
+    """Make the layers with these paths that compute for a forward of its own; returns what took the place of which module."""
+    modules = dict(root.named_modules())
+    own = [modules.get(path.removesuffix(f".{_FOLLOWED}")) or root for path in paths if path not in modules]
+    made = {conv: _FollowedConvolution(conv) for conv in own if conv is not root and _has_own_forward(conv)}
+    replace_everywhere(root, made)
+    return made
+
+
+def replace_everywhere(root: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> None:
     """Replace modules under every name they have: a shared module stays shared."""
     for parent in list(root.modules()):
         for name, child in list(parent._modules.items()):  # noqa: SLF001 - named_children would hide a second name
-            if child in replacements:
+            if child is not None and child in replacements:
                 parent._modules[name] = replacements[child]  # noqa: SLF001
 
 
@@ -192,8 +291,9 @@ def _fusable_pairs(target: nn.Module, wiring: Wiring) -> list[Pair]:
 
 def _obstacles(conv: nn.Module, bn: nn.Module, wiring: Wiring) -> Iterator[str]:
     """Why a batch norm cannot be joined with the convolution that feeds it, the first reason first."""
-    if _has_own_forward(conv, _CONVOLUTIONS):
-        yield f"its convolution is a {type(conv).__name__} with a forward of its own"
+    if _has_own_forward(conv):
+        own = f"its convolution is a {type(conv).__name__} with a forward of its own"
+        yield from (f"{own}, {why}" for why in _unfollowed(conv, wiring))
     if _has_own_forward(bn, _BATCH_NORMS):
         yield f"it is a {type(bn).__name__} with a forward of its own"
     padding_mode = getattr(conv, "padding_mode", "zeros")
@@ -205,11 +305,26 @@ def _obstacles(conv: nn.Module, bn: nn.Module, wiring: Wiring) -> Iterator[str]:
         yield "the result of its convolution is used elsewhere too"
     if any(layer._forward_hooks or layer._forward_pre_hooks for layer in (conv, bn)):  # noqa: SLF001 - no public name
         yield "hooks look at what goes between it and its convolution"
-    if fused_kind(conv, bn) is None:
+    if fused_kind(_plain_layer(conv) if _has_own_forward(conv) else conv, bn) is None:
         yield f"a {type(bn).__name__} after a {type(conv).__name__} has no fused form"
 
 
-def _has_own_forward(layer: nn.Module, kinds: Types) -> bool:
+def _unfollowed(conv: nn.Module, wiring: Wiring) -> Iterator[str]:
+    """Why no layer can compute for a forward of its own: what it does with weight, bias, attributes and result."""
+    calls, runs = wiring.convolved[conv], len(wiring.inputs[conv])
+    for name in ("weight", "bias"):
+        own = conv._parameters.get(name)  # noqa: SLF001 - an attribute may be computed
+        if any(given.get(name) is not own for given, _ in calls) or len(wiring.uses[id(own)]) > len(calls):
+            yield f"which does not convolve with its {name} as it is, or uses it elsewhere too"
+    if len(calls) != runs:
+        yield f"which convolves {len(calls)} times in {runs} calls"
+    if names := {name for given, _ in calls for name in _unlike(conv, given)}:
+        yield f"which convolves with another {listing(sorted(names))} than its attributes say"
+    if any(wiring.feeds_only_batch_norm(result) is None for _, result in calls):
+        yield "and not its batch norm alone reads what it convolves"
+
+
+def _has_own_forward(layer: nn.Module, kinds: Types = _CONVOLUTIONS) -> bool:
     known = next((kind for kind in kinds if isinstance(layer, kind)), None)
     return known is not None and not isinstance(layer, Normalized) and not computes_like(layer, known)
 

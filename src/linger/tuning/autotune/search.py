@@ -85,6 +85,7 @@ class Trial:
     reference: nn.Module  # the float model that it stands for, layer by layer: traced and equalized as it is
     trials: int = 1  # models that were measured on the way
     score: Score = Score(math.inf)  # how good it is; the worst of all until it is judged
+    note: str = ""  # what the step did, for its row
 
 
 @dataclass
@@ -157,7 +158,8 @@ class Search:
             self.branches[step.branch] = replace(trial, score=score)
         seconds = self.budget.spent - begun
         self.costs[step.name] = max(self.costs.get(step.name, 0.0), seconds)
-        self._note(step, before, _reason(score, before), seconds, score, trial.trials, is_kept=is_kept)
+        why = _reason(score, before) + trial.note
+        self._note(step, before, why, seconds, score, trial.trials, is_kept=is_kept)
 
     def skip(self, step: Step, why: str) -> None:
         """Remember a step that was not tried."""
