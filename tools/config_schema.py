@@ -7,6 +7,7 @@ Keys and their meaning come from the dataclasses of the file and their docstring
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -82,6 +83,8 @@ def of(kind: Any) -> Schema:
     if kind in (bool, int, str):
         return dict({bool: TRUTH, int: WHOLE, str: TEXT}[kind])
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:  # None: where nothing is said
+        return of(next(part for part in parts if part is not type(None)))
     return listed(of(parts[0])) if origin is tuple else mapped(of(parts[1]))
 
 

@@ -551,14 +551,17 @@ def schemas() -> dict[str, Schema]:
         ),
         command(
             "targets",
-            "Chips and their limits.",
+            "Targets: chips and their limits, and what is no chip.",
             targets=(
                 listed(
                     keyed(
-                        name=(TEXT, "The chip, as --target takes it."),
+                        name=(TEXT, "The target, as --target takes it."),
+                        is_chip=(TRUTH, "Whether it is a chip, with a packer and limits."),
                         is_default=(TRUTH, "Whether nodes that name no chip are for this one."),
                         form=(TEXT, "The form of export that its packer takes."),
                         reads_newer=(TRUTH, "Whether its packer takes the dialect linger."),
+                        per_channel=(TRUTH, "Whether weights may have one scale for each output channel."),
+                        unsigned=(TRUTH, "Whether 8-bit activations may be 0 … 255."),
                         **{
                             name: (listed(TEXT), text)
                             for name, text in zip(
@@ -576,7 +579,7 @@ def schemas() -> dict[str, Schema]:
                         limits=(mapped({"type": "object"}), "The limits by group and name."),
                     )
                 ),
-                "The chips.",
+                "The targets.",
             ),
         ),
         command(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from linger.dialect import ops
-from linger.targets import FLOAT, TARGETS, Status, Target
+from linger.targets import CHIPS, FLOAT, Status, Target
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = REPOSITORY / "docs" / "targets.md"
@@ -32,9 +32,9 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def op_rows() -> list[list[str]]:
     """One row for each op that linger writes or a packer lists: what each chip made of it."""
-    listed = {name for target in TARGETS.values() for key in _OP_LISTS for name in getattr(target, key)}
+    listed = {name for target in CHIPS.values() for key in _OP_LISTS for name in getattr(target, key)}
     names = sorted(listed | set(ops()), key=lambda name: (name.startswith(FLOAT), name.lower()))
-    return [[f"`{name}`", *(SIGNS[_status(target, name)] for target in TARGETS.values())] for name in names]
+    return [[f"`{name}`", *(SIGNS[_status(target, name)] for target in CHIPS.values())] for name in names]
 
 
 def _status(target: Target, name: str) -> Status:
@@ -57,7 +57,7 @@ def limit_rows() -> list[list[str]]:
     """One row for each number of a limit, with its meaning and its value on each chip."""
     rows = []
     for section, key, meaning in meanings():
-        values = [_shown(target.limits[section].get(key)) for target in TARGETS.values()]
+        values = [_shown(target.limits[section].get(key)) for target in CHIPS.values()]
         rows.append([f"`{section}.{key}`", meaning.replace("|", r"\|"), *values])
     return rows
 
@@ -74,7 +74,7 @@ def _shown(value: object) -> str:
 
 def tables() -> str:
     """Both tables, as they stand in the page."""
-    chips = list(TARGETS)
+    chips = list(CHIPS)
     return "\n\n".join(
         [
             BEGIN,

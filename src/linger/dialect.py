@@ -258,6 +258,10 @@ class _Properties:
     """Its weights are [in, out/group, …], not [out, in/group, …]."""
     takes_unsigned: bool = False
     """Its data may be unsigned bytes; what other ops read is brought to signed ones before."""
+    keeps_sign: bool = False
+    """Of operands that are never negative its result is not, either."""
+    never_negative: bool = False
+    """Its result is never negative."""
     keeps_shape: bool = False
     """Its output has the shape of its first input, which shape inference through its body does not see."""
     is_sized_by_values: bool = False

@@ -317,9 +317,9 @@ def leave_saturation_out(monkeypatch):
     monkeypatch.setattr(kernel.CKernel, "store", _store_anything)
 
 
-def _store_anything(self, x, bits):
+def _store_anything(self, x, bits, *, is_unsigned=False):
     found = self.whole(x)
-    return dataclasses.replace(found, ctype=f"int{fixed.storage_bits(bits)}_t")
+    return dataclasses.replace(found, ctype=f"{'u' if is_unsigned else ''}int{fixed.storage_bits(bits)}_t")
 
 
 def halve_the_reach(monkeypatch):
@@ -333,10 +333,24 @@ def halve_the_reach(monkeypatch):
     monkeypatch.setattr(products.Total, "type_in", wrong)
 
 
+def take_the_shift_of_the_next_channel(monkeypatch):
+    """A shift per channel is that of the channel after it."""
+    original = rules.Listed.write
+
+    def wrong(self, place, node, index):
+        return original(rules.Listed((*self.values[1:], self.values[0])), place, node, index)
+
+    monkeypatch.setattr(rules.Listed, "write", wrong)
+
+
 FAULTS = {
     "a shift is off by one": (shift_less, "Requant"),
     "saturation is missing": (leave_saturation_out, "Requant"),
     "an interval is too small": (halve_the_reach, "Conv2dInt"),
+    **{
+        f"a channel of {name} has the shift of another": (take_the_shift_of_the_next_channel, name)
+        for name in ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt", "LSTMInt", "GRUInt")
+    },
 }
 
 

@@ -179,3 +179,42 @@ def test_the_chip_survives_copies_and_checkpoints():
     again.load_state_dict(model.state_dict())
     with torch.no_grad():
         assert torch.equal(again(image()).integers(), model(image()).integers())
+
+
+PROGRAMS = ("c", "onnxruntime")
+
+
+def of_everything(target):
+    """A network with what chips want otherwise: a limit, a difference, an average of an uneven area, a curve."""
+    torch.manual_seed(5)
+    model = Wired(lambda m, x: F.softmax(F.avg_pool2d(F.relu6(m.conv(x)) - torch.sigmoid(m.conv(x)), 3), dim=1))
+    model = init(model, target=target, per_channel=False, unsigned=False).eval()
+    with linger.calibration():
+        model(image(spread=4.0))
+    return model
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_no_chip_computes_as_without_a_target(tmp_path, name):
+    plain, model = of_everything(None), of_everything(name)
+    assert runtime_of(model).target == name
+    assert torch.equal(plain(image(4)), model(image(4)))
+    for form in ("dialect", "bare", "standard", "qdq"):
+        export(plain, tmp_path / "plain.onnx", form=form)
+        export(model, tmp_path / "own.onnx", form=form, target=name)
+        assert (tmp_path / "own.onnx").read_bytes() == (tmp_path / "plain.onnx").read_bytes()
+    export(plain, tmp_path / "plain.onnx", target=name, verify=True)
+    assert linger.check(tmp_path / "plain.onnx", name).ok
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_target_that_is_no_chip_is_of_the_usual_exports(tmp_path, name):
+    with pytest.raises(UsageError, match=f"the model computes as venus does .*, not as {name}"):
+        export(bent(torch.sigmoid, "venus"), tmp_path / "net.onnx", target=name)
+    with pytest.raises(UsageError, match="is for quantized models"):
+        linger.onnx.export(nn.ReLU(), (image(1),), tmp_path / "net.onnx", target=name)
+    several = of_everything(name)
+    linger.onnx.export(
+        several, (image(1).repeat(2, 1, 1, 1),), tmp_path / "net.onnx", dynamic_axes={"x": {0: "n"}}, input_names=["x"]
+    )
+    assert onnx.load(tmp_path / "net.onnx").graph.input[0].type.tensor_type.shape.dim[0].dim_param == "n"

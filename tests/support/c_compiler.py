@@ -15,7 +15,7 @@ STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic
 SANITIZERS = ("-fsanitize=undefined,address", "-fno-sanitize-recover=all", "-g")
 
 _COMPILERS = ("gcc", "cc", "clang")
-_DTYPES = {"uint8_t": np.int8, "float": np.float32, **{f"int{b}_t": np.dtype(f"int{b}") for b in (8, 16, 32, 64)}}
+_DTYPES = {"uint8_t": np.uint8, "float": np.float32, **{f"int{b}_t": np.dtype(f"int{b}") for b in (8, 16, 32, 64)}}
 _GUARD = 64  # bytes behind every array that must stay as they are
 _UNTOUCHED = 0xA5
 

@@ -324,4 +324,6 @@ CHIPS = [
              settings=CONV | {"b": np.zeros(8, np.int32)}),
     ChipCase("LGR955", f"{RESERVE} {node('LinearInt', 'r, w, c', **WIDTHS)}", f"{RESERVE} {node('LinearInt', 'r, w, b', **WIDTHS)}",
              settings={"inputs": "int8[1,2,8] x", "w": (8, 8), "b": np.zeros(8, np.int32), "c": np.zeros(8, np.int32)}),
+    ChipCase("LGR956", node("LinearInt", "x, w", **WIDTHS, exponents_w=[0] * 7 + [1]), node("LinearInt", "x, w", **WIDTHS),
+             settings={"inputs": "int8[1,8] x", "w": (8, 8)}),
 ]  # fmt: skip

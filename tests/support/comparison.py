@@ -20,7 +20,7 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> str | None:
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
         return f"shape {actual.shape} instead of {expected.shape}"
-    is_carrier = actual.dtype.kind == "f" and expected.dtype.kind == "i"
+    is_carrier = actual.dtype.kind == "f" and expected.dtype.kind in "iu"
     if actual.dtype != expected.dtype and not is_carrier:
         return f"type {actual.dtype} instead of {expected.dtype}"
     wrong = np.argwhere(actual != expected)

@@ -3,12 +3,12 @@
 Tests know these by name; where the package keeps each of them is known here alone.
 """
 
-from linger.constraint.conv_bn import ConvBN, NormalizeBatchNorm3d, fold
-from linger.constraint.limits import QUANTIZATION, Limits, Normalized, QuantChoice, Widths, limits_of
+from linger.constraint.conv_bn import ConvBN, NormalizeBatchNorm3d, fold, fold_by_batch
+from linger.constraint.limits import QUANTIZATION, Limits, Normalized, QuantChoice, Widths, limits_of, limits_of_rows
 from linger.constraint.normalize import NORMALIZED
 from linger.dialect import find_op
 from linger.numeric.fixed import is_power_of_two, limits, scale_for
-from linger.numeric.torch.quantize import Grid, learn_grid, limited, round_weight, scale_for_range
+from linger.numeric.torch.quantize import MOMENTUM, Grid, learn_grid, limited, round_weight, scale_for_range
 from linger.quantization.core import calibrate, calibration_parts, packing
 from linger.quantization.core.calibrate import collecting, real_copy
 from linger.quantization.core.calibration_parts import Parts, _PartialLayer, _PartialRange, encode
@@ -22,19 +22,16 @@ from linger.quantization.core.quantized import (
     QuantizedBase,
     Watchman,
     checksum,
-    fold_by_batch,
     integer_bound,
     keep_widths,
     kept,
     limit_parameters,
-    limits_of_rows,
     make_frozen,
     make_ready,
     ranges_of,
     round_bias,
     views_of,
 )
-from linger.quantization.core.ranges import MOMENTUM
 from linger.quantization.core.runtime import (
     Frame,
     OpRecord,

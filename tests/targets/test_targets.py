@@ -13,7 +13,17 @@ from linger.checks.limits.target_findings import tables_of
 from linger.checks.limits.windows import WindowLimits
 from linger.checks.memory_use import MemoryLimits
 from linger.errors import UsageError
-from linger.targets import DEFAULT_TARGET, TARGETS, Status, chips_with, find_target, read_target
+from linger.targets import (
+    CHIPS,
+    DEFAULT_TARGET,
+    TARGETS,
+    Status,
+    chips_with,
+    find_chip,
+    find_target,
+    read_target,
+    refuse_numbers,
+)
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
 
 KNOWN = [TARGETS[name] for name in ("venus", "arcs", "venusA")]
@@ -147,7 +157,7 @@ def test_table_cannot_be_changed():
 
 
 def test_what_failed_in_the_packer_is_not_taken():
-    for target in TARGETS.values():
+    for target in CHIPS.values():
         assert [op for op in ("Clip", "iqSum", "iqClamp", "iqMax", "iqGelu") if target.takes(op)] == []
         assert target.takes("Conv2dInt")
     assert [target.takes("iqSub") for target in KNOWN] == [False, False, False]
@@ -255,3 +265,46 @@ def test_all_problems_of_the_tables_are_named_at_once(tmp_path):
         match=r"no table \[more\]; \[windows\]\.kernel is not a list \(3\).*; \[packing\]\.slice_axes is not an integer \(1\.5\)",
     ):
         tables_of(read_target(tmp_path / "bad.toml"))
+
+
+PROGRAMS = ("c", "onnxruntime")
+
+
+def test_what_is_no_chip_has_no_limits_and_all_numbers():
+    assert (*CHIPS, *PROGRAMS) == tuple(TARGETS)
+    for name in PROGRAMS:
+        target = find_target(name)
+        assert (target.is_chip, target.is_default, target.per_channel, target.unsigned) == (False, False, True, True)
+        assert (target.limits, target.ops, target.refused_ops, target.form) == ({}, frozenset(), frozenset(), "dialect")
+        assert target.takes("Clip")
+        assert target.status_of("iqSub") is Status.EXACT
+        assert target_findings(model_of("y = Clip(x)"), target) == ()
+        assert name not in chips_with("Conv2dInt")
+    assert [(chip.per_channel, chip.unsigned) for chip in CHIPS.values()] == [(False, False)] * 3
+
+
+def test_a_chip_is_found_where_there_are_limits():
+    assert find_chip("venus") is find_chip(TARGETS["venus"]) is TARGETS["venus"]
+    assert [find_chip(name) for name in (None, *PROGRAMS, TARGETS["c"])] == [None] * 4
+    with pytest.raises(UsageError, match="no chip 'C'"):
+        find_chip("C")
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_a_chip_refuses_numbers_that_it_does_not_have(chip):
+    with pytest.raises(
+        UsageError, match=rf"{chip} does not have per_channel=True and unsigned=True\. .*c, onnxruntime"
+    ):
+        refuse_numbers("init", chip, per_channel=True, unsigned=True)
+    refuse_numbers("init", chip, per_channel=False, unsigned=None)
+    refuse_numbers("init", "c", per_channel=True, unsigned=True)
+    refuse_numbers("init", None, per_channel=True, unsigned=True)
+
+
+def test_a_file_that_is_no_chip_has_no_limits(tmp_path):
+    (tmp_path / "own.toml").write_text("is_chip = false\nunsigned = true\n")
+    own = read_target(tmp_path / "own.toml")
+    assert (own.is_chip, own.per_channel, own.unsigned, own.limits) == (False, False, True, {})
+    (tmp_path / "own.toml").write_text("is_chip = false\n[windows]\nkernel = [1, 2]\n[memory]\n")
+    with pytest.raises(UsageError, match=r"own\.toml: \[windows\], \[memory\] has limits, and is_chip = false"):
+        read_target(tmp_path / "own.toml")

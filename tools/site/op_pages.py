@@ -12,7 +12,7 @@ import numpy as np
 from linger.checks.check import RULES
 from linger.dialect import DOMAIN, Attribute, Op, ops
 from linger.graph.core.dialects import NEWER
-from linger.targets import TARGETS
+from linger.targets import CHIPS
 from tools.site.markdown import bullets, code, formula, page, plain, section, table
 from tools.site.op_errors import Errors, image, measure
 from tools.site.op_floats import EXACT
@@ -39,7 +39,7 @@ def index(known: Mapping[str, Op]) -> str:
         for op in known.values()
     ]
     chips = [
-        [f"[{code(op.name)}]({op.name}.md)", *(target.status_of(op.name) for target in TARGETS.values())]
+        [f"[{code(op.name)}]({op.name}.md)", *(target.status_of(op.name) for target in CHIPS.values())]
         for op in known.values()
     ]
     return page(
@@ -53,7 +53,7 @@ def index(known: Mapping[str, Op]) -> str:
             "## On chips",
             "*exact*: the chip's engine gave linger's integers. *differs*: it gave others. *refused*: its packer or engine "
             "stopped. *not tried*: the packer lists the op, and nobody has compared its numbers.",
-            table(["op", *TARGETS], chips),
+            table(["op", *CHIPS], chips),
         ),
     )
 
@@ -174,14 +174,14 @@ def _names(op: Op) -> Iterator[str]:
 
 
 def _chips(op: Op) -> Iterator[str]:
-    yield table(["chip", "what came of it"], [[name, target.status_of(op.name)] for name, target in TARGETS.items()])
+    yield table(["chip", "what came of it"], [[name, target.status_of(op.name)] for name, target in CHIPS.items()])
     by_name = {rule.name: rule for rule in RULES.values()}
     limits = [by_name[f"target-{name}"] for name in op.chip_limits]
     yield table(
         ["limit", "asks for"],
         [[f"[{rule.id}](../check-rules.md#{rule.id.lower()}) {rule.name}", plain(rule.summary)] for rule in limits],
     )
-    yield table(["value", "meaning", *TARGETS], op_limit_rows(op))
+    yield table(["value", "meaning", *CHIPS], op_limit_rows(op))
     yield "Where the numbers come from, and those of the chip as a whole: [Targets](../../targets.md)."
     for platform, variant in op.variants.items():
         yield f"On {platform} it is computed in another way:"

@@ -255,7 +255,7 @@ def check(path: NetworkLike, target: str | Target | None = None, *, ignore: Iter
 
     Args:
         path: The file, a model in memory, or a `Network`. It is not changed.
-        target: The chip that it is for (`"venus"`, `"arcs"`, `"venusA"`); None asks no chip.
+        target: What it is for: a chip (`"venus"`, `"arcs"`, `"venusA"`), or `"c"`, `"onnxruntime"`; None asks nothing.
         ignore: Ids or names of rules whose findings are left out.
 
     Returns:

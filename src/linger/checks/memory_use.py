@@ -38,7 +38,7 @@ from linger.graph.network import (
 )
 from linger.graph.passes.constants import parameters_of
 from linger.records.table import Column, Summed, bars_html, picked, to_json, to_text
-from linger.targets import Target, find_target
+from linger.targets import Target, find_chip
 from linger.version import __version__
 
 FORMAT_VERSION = 1
@@ -363,7 +363,7 @@ def memory(path: NetworkLike, target: str | Target | None = None) -> MemoryUse:
 
     Args:
         path: The file, a model in memory, or a `Network`. It is not changed.
-        target: The chip that it is for (`"venus"`, `"arcs"`, `"venusA"`); None asks no chip.
+        target: The chip that it is for (`"venus"`, `"arcs"`, `"venusA"`); None, and what is no chip, asks none.
 
     Returns:
         The layers with their totals; `result.ok` where nothing was found that does not fit the chip.
@@ -372,7 +372,7 @@ def memory(path: NetworkLike, target: str | Target | None = None) -> MemoryUse:
         UsageError: There is no such file or chip, or the chip's file has a wrong table [memory].
         GraphError: The file is no complete ONNX model, or contradicts itself.
     """
-    chip = target if target is None or isinstance(target, Target) else find_target(target)
+    chip = find_chip(target)
     limits = None if chip is None else chip.table("memory", MemoryLimits)
     network = Network.of(path)
     use = network.once(use_of)

@@ -26,7 +26,7 @@ from linger.graph.passes.declared_types import correct_types
 from linger.graph.passes.dequants import rescale_dequant
 from linger.graph.passes.well_formed import fix_versions, remove_identity
 from linger.records.table import Column, Shown
-from linger.targets import find_target
+from linger.targets import find_chip
 from linger.version import __version__
 
 if TYPE_CHECKING:
@@ -120,15 +120,14 @@ def repair(
         GraphError: The content is no model, or cannot be sorted.
         VerificationError: The check found a difference.
     """
-    if target is not None:
-        find_target(target)
+    is_for_chip = find_chip(target) is not None
     source = model_name.source if isinstance(model_name, Network) else model_name
     with uncollected():
         model, before = load_broken(source)
         if outputs is None:  # real ones, except in a model that was exported with integers at both ends
             has_integers = any(value.dtype in _INTEGER_INPUTS for value in model.graph.inputs)
             outputs = "declared" if has_integers else "float"
-        changes, findings = apply_rules(model, outputs=outputs, rules=rules, is_for_chip=target is not None)
+        changes, findings = apply_rules(model, outputs=outputs, rules=rules, is_for_chip=is_for_chip)
     verdict = _checked(model) if is_check else None
     path, all_changes = None, (*before, *changes)
     if isinstance(source, (str, os.PathLike)):

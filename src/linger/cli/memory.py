@@ -16,7 +16,7 @@ from linger.cli import UNBROKEN, console, say_json
 from linger.cli.arguments.options import Chip, Json
 from linger.errors import LingerError, printable, refuse_if
 from linger.files import Writer, write_together
-from linger.targets import find_target
+from linger.targets import find_chip
 
 if TYPE_CHECKING:
     from linger.c.memory_use import ArenaUse
@@ -81,7 +81,7 @@ def memory(
     from linger.reporting.plots import require_image
 
     form = "json" if as_json else form
-    chip = None if target is None else find_target(target)  # wrong usage is said before any file is read
+    chip = find_chip(target)  # wrong usage is said before any file is read
     if plot is not None:
         require_image(plot)
     refuse_if(out is not None and out == plot, f"memory: --out and --plot are both {out}. Give each a file of its own.")

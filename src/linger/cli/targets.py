@@ -12,17 +12,22 @@ from linger.cli.arguments.options import Json, complete_chips
 from linger.targets import TARGETS, Status, Target, find_target
 
 _SHOWN = (("windows", "kernel"), ("windows", "strides"), ("memory", "tensor_bytes"))
+_PROPERTIES = {
+    "reads_newer": "takes the dialect linger",
+    "per_channel": "a weight scale for each channel",
+    "unsigned": "unsigned activations",
+}
 _LISTS = {Status.EXACT: "exact_ops", Status.DIFFERS: "differing_ops", Status.REFUSED: "refused_ops"}
 
 
 def targets(
     chip: Annotated[
-        str | None, typer.Argument(help="A chip, for all that is known of it.", autocompletion=complete_chips)
+        str | None, typer.Argument(help="A target, for all that is known of it.", autocompletion=complete_chips)
     ] = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """List the chips and their limits; of one chip, every limit and what came of each op.
+    """List the targets, chips and their limits; of one chip, every limit and what came of each op.
 
     Examples:
         linger targets
@@ -32,7 +37,9 @@ def targets(
     if as_json:
         say_result("targets", {"targets": [_content(target) for target in chosen]})
     elif chip is None:
-        say_table("chips", ("", *TARGETS), _overview(chosen))
+        say_table("targets", ("", *TARGETS), _overview(chosen))
+    elif not chosen[0].is_chip:
+        say_table(f"{chip}: no chip, no limits", ("", chip), _overview(chosen)[:4])
     else:
         limits = chosen[0].limits.items()
         rows = [(group, name, _text(value)) for group, values in limits for name, value in values.items()]
@@ -44,10 +51,16 @@ def _overview(chips: list[Target]) -> list[list[str]]:
     """A row for each property, a column for each chip."""
     return [
         ["form of export", *(chip.form for chip in chips)],
-        ["takes the dialect linger", *("yes" if chip.reads_newer else "no" for chip in chips)],
-        *([f"ops: {status}", *(str(len(getattr(chip, name))) for chip in chips)] for status, name in _LISTS.items()),
+        *([what, *("yes" if getattr(chip, name) else "no" for chip in chips)] for name, what in _PROPERTIES.items()),
         *(
-            [f"{group}: {name}", *(_text(chip.limits[group].get(name, "not known")) for chip in chips)]
+            [f"ops: {status}", *(str(len(getattr(chip, name))) if chip.is_chip else "" for chip in chips)]
+            for status, name in _LISTS.items()
+        ),
+        *(
+            [
+                f"{group}: {name}",
+                *(_text(chip.limits[group].get(name, "not known")) if chip.is_chip else "" for chip in chips),
+            ]
             for group, name in _SHOWN
         ),
     ]
@@ -73,7 +86,7 @@ def _content(chip: Target) -> dict[str, Any]:
 
     lists = picked(chip, "ops exact_ops differing_ops refused_ops unpacked_ops")
     return {
-        **picked(chip, "name is_default form reads_newer"),
+        **picked(chip, "name is_chip is_default form reads_newer per_channel unsigned"),
         **{name: sorted(ops) for name, ops in lists.items()},
         "limits": {group: dict(values) for group, values in chip.limits.items()},
     }

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from linger.constraint.limits import Limits, Normalized, clamp, exceeds, limits_of
 from linger.errors import UsageError
+from linger.numeric.torch.quantize import per_weight
 
 
 class BatchNorm(Protocol):
@@ -246,14 +247,18 @@ def fold(
     return weight * per_weight(factor, weight, transposed_groups), offset * factor + beta
 
 
-def per_weight(factor: Tensor, weight: Tensor, transposed_groups: int | None = None) -> Tensor:
-    """One number per output channel, in the shape that multiplies the weight."""
-    trailing = [1] * (weight.dim() - 2)
-    if transposed_groups is None:
-        return factor.reshape(-1, 1, *trailing)
-    # input channel i belongs to group i // (in/groups); its row holds the out/groups outputs of that group
-    rows = factor.reshape(transposed_groups, -1)
-    return rows.repeat_interleave(weight.shape[0] // transposed_groups, dim=0).reshape(*weight.shape[:2], *trailing)
+def fold_by_batch(
+    weight: Tensor, bias: Tensor | None, bn: Any, z: Tensor, factor: Tensor, transposed_groups: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Weight and bias with a batch norm folded in, by the statistics of this batch, through which the gradient goes.
+
+    `z` is conv(x, weight·factor) without bias, so that mean and variance of conv(x, weight) are mean z/factor and
+    var z/factor².
+    """
+    mean, var = batch_statistics(z)
+    mean = mean / factor
+    statistics = (mean if bias is None else mean + bias, var / (factor * factor))
+    return fold(weight, bias, bn, statistics=statistics, transposed_groups=transposed_groups)
 
 
 def _affine(module: nn.Module, statistics: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -237,3 +237,9 @@ def checked_types(
         names = ", ".join(getattr(t, "__name__", repr(t)) for t in wrong)
         raise UsageError(f"{where}: {names} {problem}. Supported types: {', '.join(t.__name__ for t in known)}.")
     return named
+
+
+def limits_of_rows(limits: Limits) -> Limits:
+    """The limits of an embedding's table: its rows are its output, so the smaller of both limits holds for them."""
+    both = [limit for limit in (limits.weight, limits.output) if limit is not None]
+    return Limits(weight=min(both, default=None))

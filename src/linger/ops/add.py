@@ -20,6 +20,7 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     chip_limits=("sum",),
     state_name="iqadd__default_index",
     takes_unsigned=True,
+    keeps_sign=True,
 )
 def iq_add(
     k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0

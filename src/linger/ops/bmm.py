@@ -23,6 +23,7 @@ from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
     has_own_counter=True,
     switch="bmm",
     takes_unsigned=True,
+    keeps_sign=True,
 )
 def bmm_int(
     k: Kernel[T],

@@ -19,6 +19,7 @@ from linger.numeric.kernel import UNSIGNED, Draw, Kernel, Sample, T
     picks=True,
     state_name="iqcat",
     takes_unsigned=True,
+    keeps_sign=True,
 )
 def iq_cat(k: Kernel[T], *xs: T, scale_o: float, dim: int, o_bits: int = 8, o_unsigned: int = 0, **scales: float) -> T:
     """O = concat of sat(⌊xᵢ·scale_o/scale_x_i + ½⌋)."""

@@ -116,10 +116,10 @@ def float32_suffices(inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -
     """
     a = attributes
     of_input = largest_gate(
-        inputs["w_ih"], inputs["b_ih"], a["data_bits"], a["scale_i"] * a["scale_iw"], a["exponents_iw"]
+        inputs["w_ih"], inputs["b_ih"], a["data_bits"], a["scale_i"] * a["scale_iw"], a.get("exponents_iw", ())
     )
     of_state = largest_gate(
-        inputs["w_hh"], inputs["b_hh"], a["o_bits"], a["scale_h"] * a["scale_hw"], a["exponents_hw"]
+        inputs["w_hh"], inputs["b_hh"], a["o_bits"], a["scale_h"] * a["scale_hw"], a.get("exponents_hw", ())
     )
     state = 2.0 ** (a["o_bits"] - 1) * Q7 / a["scale_h"]
     return of_input < 2.0**22 and of_state < 2.0**17 and state < 2.0**16 and a["scale_h"] <= 2.0**20

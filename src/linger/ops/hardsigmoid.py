@@ -16,7 +16,14 @@ from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 
 # A sixth is no whole number at any scale, so none is too fine.
-@op("iqHardsigmoid", limit=math.inf, is_pointwise=True, state_name="iqhardsigmoid", takes_unsigned=True)
+@op(
+    "iqHardsigmoid",
+    limit=math.inf,
+    is_pointwise=True,
+    state_name="iqhardsigmoid",
+    takes_unsigned=True,
+    never_negative=True,
+)
 def iq_hardsigmoid(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0) -> T:
     """O = sat(⌊min(max(x + 3·scale_x, 0), 6·scale_x)·scale_o/(6·scale_x) + ½⌋), rounded once."""
     source = k.scalar(scale_x)

@@ -24,6 +24,7 @@ _ONE = 2.0 ** (2 * curves.WEIGHT_BITS)
     keeps_open_sizes=False,
     sized_inputs=("rows", "columns"),
     takes_unsigned=True,
+    keeps_sign=True,
 )
 def iq_interpolate(
     k: Kernel[T],

@@ -21,6 +21,7 @@ from linger.numeric.kernel import UNSIGNED, Draw, Kernel, Sample, T
     chip_limits=("factor",),
     state_name="iqmul__default_index",
     takes_unsigned=True,
+    keeps_sign=True,
 )
 def iq_mul(
     k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0

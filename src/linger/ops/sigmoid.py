@@ -23,6 +23,7 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     pieces=tables.SIGMOID,
     chip_limits=("curve",),
     state_name="iqsigmoid",
+    never_negative=True,
 )
 def iq_sigmoid(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0) -> T:
     """O = sat(⌊σ(sat(⌊x·2^11/scale_x + ½⌋))·scale_o/2^15 + ½⌋), σ: Q11 → Q15 by `tables.SIGMOID`."""

@@ -33,7 +33,7 @@ Exportable = nn.Module | Callable[..., Any]
 WRAPPED = "model"
 """Name of the model inside `FlatModel`; the exporter removes it from every name of the file."""
 
-_INTEGERS = (ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32)
+_INTEGERS = (ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32)
 
 _Memory = tuple[int, int, int]
 """Address, offset and count of the numbers of a tensor; a reshaped tensor has the same."""
@@ -90,7 +90,8 @@ def _as_plain(tree: Any) -> Any:
 def as_constant_of_a_trace(tensor: Tensor) -> Tensor:
     """Make a tensor that a model keeps a constant for a trace: without gradient; a quantized one as its integers."""
     if isinstance(tensor, QTensor) and tensor.scale is not None:
-        return QTensor(tensor.integers(), tensor.scale, tensor.bits, tensor.runtime)
+        how = {"is_unsigned": tensor.is_unsigned}
+        return QTensor(tensor.integers(), tensor.scale, tensor.bits, tensor.runtime, **how)
     real = tensor.dequantize() if isinstance(tensor, QTensor) else tensor
     return real.detach() if real.requires_grad else real
 

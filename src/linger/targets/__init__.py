@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chips as data: one file per chip, over one with what they share. Without a target no limit applies.
 
+Portable C and ONNX Runtime are targets as well, and no chips: they have no packer, so no limits, and the numbers that chips lack.
+
 A file has the values of `Target` at its top, and one table for each group of limits, which the modules of
 `linger.checks.limits` read. A new file in this folder is a new chip; `read_target` reads one from anywhere else.
 """
@@ -45,10 +47,11 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Target:
-    """One chip, as its file describes it.
+    """One chip, as its file describes it; or a program that runs files or code of linger's.
 
     Attributes:
         name: The chip, as the attribute `platform` of a node spells it; the name of its file.
+        is_chip: Whether it is a chip with a packer; a program that takes what linger writes is none, and has no limits.
         is_default: Whether nodes that name no chip are for this one. Its name is not written into nodes.
         form: The form of export that its packer takes.
         reads_newer: Whether its packer takes files of the newer dialect, the domain `linger`.
@@ -65,6 +68,7 @@ class Target:
     """
 
     name: str
+    is_chip: bool
     is_default: bool
     form: str
     reads_newer: bool
@@ -80,7 +84,9 @@ class Target:
     limits: Mapping[str, Values] = field(default_factory=dict, repr=False)
 
     def status_of(self, op_type: str, *, is_float: bool = False) -> Status:
-        """What the chip's packer and engine made of an op, on integers or on real numbers."""
+        """What the chip's packer and engine made of an op, on integers or on real numbers. What is no chip computes as linger does."""
+        if not self.is_chip:
+            return Status.EXACT
         name = f"{FLOAT}{op_type}" if is_float else op_type
         for status, listed in (
             (Status.EXACT, self.exact_ops | self.exact_without_ends),
@@ -98,7 +104,7 @@ class Target:
     def takes(self, op_type: str) -> bool:
         """Whether the packer takes an op and nothing is known against its numbers."""
         taken = (Status.EXACT,) if self.refuses_untried else (Status.EXACT, Status.UNTRIED)
-        return op_type in self.ops and self.status_of(op_type) in taken
+        return not self.is_chip or (op_type in self.ops and self.status_of(op_type) in taken)
 
 
 def read_target(path: str | os.PathLike[str]) -> Target:
@@ -106,7 +112,8 @@ def read_target(path: str | os.PathLike[str]) -> Target:
 
     Raises:
         UsageError: There is no such file, it is no TOML, or values of the chip as a whole are unknown, missing or of
-            another type; all of them are named. Its tables are read, and refused, when a model is checked.
+            another type; all of them are named. What is no chip has tables. Those of chips are read, and refused, when a
+            model is checked.
     """
     return read(Target, _values(Path(path)), f"the chip file {path}", f"Compare it with {_SHARED}.")
 
@@ -114,6 +121,13 @@ def read_target(path: str | os.PathLike[str]) -> Target:
 def _values(path: Path) -> dict[str, Any]:
     """What a file says of a chip, over what all share."""
     shared, own = _tables(_SHARED), _tables(path)
+    if own[""].get("is_chip") is False:  # no packer: neither lists of ops nor limits
+        refuse_if(
+            len(own) > 1,
+            f"the chip file {path}: {', '.join(f'[{name}]' for name in own if name)} has limits, and is_chip = false says that "
+            "there are none. Leave out one of them.",
+        )
+        shared = {"": {name: [] if isinstance(value, list) else value for name, value in shared[""].items()}}
     names = dict.fromkeys(name for name in (*shared, *own) if name)
     limits = {name: {**shared.get(name, {}), **own.get(name, {})} for name in names}
     return {"name": path.stem, **shared[""], **own[""], "limits": limits}
@@ -145,18 +159,21 @@ def _all_targets() -> dict[str, Target]:
         sum(target.is_default for target in chips) != 1,
         f"{_FOLDER}: one chip must be the default, no more and no less. Set is_default in one file.",
     )
-    return {target.name: target for target in sorted(chips, key=lambda target: not target.is_default)}
+    return {each.name: each for each in sorted(chips, key=lambda each: (not each.is_chip, not each.is_default))}
 
 
 TARGETS: Mapping[str, Target] = MappingProxyType(_all_targets())
-"""Every chip by its name, the default one first."""
+"""Every target by its name: the default chip first, the other chips, and what is no chip."""
+
+CHIPS: Mapping[str, Target] = MappingProxyType({name: target for name, target in TARGETS.items() if target.is_chip})
+"""Those with a packer, and limits."""
 
 DEFAULT_TARGET = next(iter(TARGETS.values()))
 """The chip of nodes that name none."""
 
 
 def find_target(name: str) -> Target:
-    """The chip of this name; a UsageError that names all chips if there is none."""
+    """The target of this name; a UsageError that names all if there is none."""
     if not isinstance(name, str) or name not in TARGETS:
         by_letters = {known.lower(): known for known in TARGETS}
         near = get_close_matches(str(name).lower(), by_letters, n=1)
@@ -165,6 +182,12 @@ def find_target(name: str) -> Target:
             f"Choose one of {', '.join(TARGETS)}, or None for no limits."
         )
     return TARGETS[name]
+
+
+def find_chip(target: str | Target | None) -> Target | None:
+    """The chip whose limits a network keeps; None where there are none: without a target, and for one that is no chip."""
+    known = target if target is None or isinstance(target, Target) else find_target(target)
+    return None if known is None or not known.is_chip else known
 
 
 def has_numbers(target: str | None, kind: str) -> bool:
@@ -184,4 +207,4 @@ def refuse_numbers(where: str, target: str | None, **asked: bool | None) -> None
 
 def chips_with(op_type: str) -> tuple[str, ...]:
     """The names of the chips that run an op, whether their packer knows it or not."""
-    return tuple(t.name for t in TARGETS.values() if t.takes(op_type) or op_type in t.unpacked_ops)
+    return tuple(t.name for t in CHIPS.values() if t.takes(op_type) or op_type in t.unpacked_ops)

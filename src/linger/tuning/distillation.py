@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, evaluating, float_tensors, fresh, run_batch
-from linger.constraint.conv_bn import per_weight
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
-from linger.numeric.torch.quantize import max_abs
+from linger.numeric.torch.quantize import max_abs, per_weight
 from linger.progress import progress
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase, ranges_of

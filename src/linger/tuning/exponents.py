@@ -216,7 +216,7 @@ class _Errors:
             for operand in operands:
                 self.add(key, operand.content)
         else:
-            formats = [o.scale for o in operands], [o.bits for o in operands]
+            formats = [o.scale for o in operands], [o.signed_bits for o in operands]
             self.add(key, fast.real_result([o.content for o in operands], *formats))
 
     def better(self) -> dict[str, float]:

@@ -14,10 +14,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
 from linger.errors import UsageError, in_one_line, listing
-from linger.numeric.torch.quantize import max_abs
+from linger.numeric.torch.quantize import ZEROS, max_abs
 from linger.quantization.core.distributed.group import Group, GroupError
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
-from linger.quantization.core.ranges import ZEROS, Range
+from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Runtime, is_in_group, runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.layers.layer import QuantLayer

@@ -17,6 +17,7 @@ from linger.pipeline import init
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.marking import choose_widths
 from linger.reporting.facts import HELD_OUT, METRIC_DATA, SEEN, TEST, Quality
+from linger.targets import find_chip
 from linger.tuning.autotune.budget import fitting_threads, on_threads
 from linger.tuning.autotune.steps import refuse_not_finite, start_of
 from linger.tuning.autotune.tune import INTERRUPTED, tune
@@ -101,7 +102,7 @@ def quantize(
     classes = require_decisions(model, seen, kept, settings.goal if measure is None else None)
     batches = [piece.arguments for piece in seen.batches(batch_size(len(seen), settings.batch))]
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
-    edges = edges_of(model, every, can_open=settings.target is None)
+    edges = edges_of(model, every, can_open=find_chip(settings.target) is None)
     threads = fitting_threads(model, batches[0])
     with on_threads(threads), tempfile.TemporaryDirectory(prefix="linger.") as folder:
         budget = settings.budget or usual_budget(model, batches)

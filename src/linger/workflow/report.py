@@ -18,7 +18,7 @@ from linger.records.table import written
 from linger.reporting.facts import Run, encodable, read_run
 from linger.reporting.page import inline_frame, render_page
 from linger.reporting.verdict import LEVELS, Verdict, verdict_of
-from linger.targets import Target, find_target
+from linger.targets import Target, find_chip
 from linger.verification.feeds import given_feeds
 from linger.workflow.file_facts import FileFacts, complete_run, require_verification
 
@@ -146,7 +146,7 @@ def report(
         "name": name,
     }
     given = [key for key, value in more.items() if value is not None]
-    chip = target if target is None or isinstance(target, Target) else find_target(target)
+    chip = find_chip(target)
     sources = _sources(file)
     if len(sources) == 1 and isinstance(sources[0], Network):
         runs = [_run(sources[0], chip, more)]

@@ -21,7 +21,7 @@ from linger.checks.memory_use import (
 )
 from linger.errors import UsageError
 from linger.graph import save
-from linger.targets import TARGETS, read_target
+from linger.targets import CHIPS, TARGETS, read_target
 from tests.support.chip import WIDTHS, WINDOW, model_of, node
 from tests.support.lowering import known_tensors
 
@@ -366,7 +366,7 @@ WEIGHTS = {"w": (8, 8), "v": (8, 8), "b": np.zeros(8, np.int32), "c": np.zeros(8
         pytest.param("w", "w", "", id="without biases"),
     ],
 )
-@pytest.mark.parametrize("chip", TARGETS)
+@pytest.mark.parametrize("chip", CHIPS)
 def test_the_option_for_parameters_that_are_shared_in_part(first, second, line, chip):
     assert memory(twice(first, second, **WEIGHTS), chip).packer_line == line
 
@@ -381,7 +381,7 @@ def test_all_options_stand_in_one_line():
     )
 
 
-@pytest.mark.parametrize("chip", TARGETS)
+@pytest.mark.parametrize("chip", CHIPS)
 def test_the_tables_of_the_chips_are_read(chip):
     assert memory(model_of("y = Relu(x)", inputs="int8[1,8] x"), TARGETS[chip]).ok
 
@@ -414,3 +414,9 @@ def test_a_model_in_any_form(tmp_path):
 def test_wrong_use(arguments, message):
     with pytest.raises(UsageError, match=message):
         memory(*arguments)
+
+
+@pytest.mark.parametrize("name", ["c", "onnxruntime"])
+def test_what_is_no_chip_asks_for_no_room(name):
+    model = twice("w, b", "v, b", **WEIGHTS)
+    assert memory(model, name) == memory(model)

@@ -3,7 +3,8 @@
 import pytest
 
 from linger.checks import target_findings
-from tests.support.chip import TARGETS, findings, model_of, node, only_finding
+from linger.targets import read_target
+from tests.support.chip import TARGETS, WIDTHS, WINDOW, findings, model_of, node, only_finding
 from tests.support.onnx_text import parse
 
 SUM = {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 16.0}
@@ -193,3 +194,48 @@ def test_nodes_of_other_domains_are_nobodys(body, target):
 def test_every_float_is_one(kind):
     ((severity, text),) = findings("y = Relu(x)", inputs=f"{kind}[1,8,4,4] x")
     assert (severity, "venus runs float Relu and was seen to compute something else" in text) == ("error", True)
+
+
+EXPONENTS = {"exponents_w": [0, 1, 2, 0, 0, 0, 0, 3]}
+UNSIGNED = {"o_unsigned": 1}
+
+
+@pytest.mark.parametrize("target", ["venus", "arcs", "venusA"])
+@pytest.mark.parametrize(
+    ("extensions", "said"),
+    [
+        (EXPONENTS, "the attribute exponents_w"),
+        (UNSIGNED, "the attribute o_unsigned"),
+        (EXPONENTS | UNSIGNED, "the attribute exponents_w, the attribute o_unsigned"),
+    ],
+    ids=["channels", "unsigned", "both"],
+)
+def test_numbers_that_a_chip_does_not_have(extensions, said, target):
+    body = node("Conv2dInt", "x, w", **WIDTHS, **WINDOW, **extensions)
+    found = [f for f in target_findings(model_of(body, w=(8, 8, 3, 3)), TARGETS[target]) if f.rule == "LGR956"]
+    assert [(f.severity, f.reason) for f in found] == [("error", f"{said}, of numbers that {target} does not have")]
+    assert found[0].remedy == f"Quantize the model for this chip: linger.init(model, target='{target}')."
+
+
+def test_defaults_of_numbers_and_real_bytes_are_no_extension():
+    body = node("Conv2dInt", "x, w", **WIDTHS, **WINDOW, o_unsigned=0, exponents_w=0).replace("_w=0", "_w: ints=[]")
+    assert "LGR956" not in [f.rule for f in target_findings(model_of(body, w=(8, 8, 3, 3)), TARGETS["arcs"])]
+    floats = model_of("y = Cast<to = 1>(x)", inputs="uint8[1,8] x")
+    assert "LGR956" not in [f.rule for f in target_findings(floats, TARGETS["arcs"])]
+
+
+def test_a_program_is_asked_for_its_numbers_alone(tmp_path):
+    body = node("Conv2dInt", "x, w", **WIDTHS, **WINDOW, **EXPONENTS, **UNSIGNED)
+    model = model_of(body, w=(8, 8, 3, 3))
+    assert target_findings(model, TARGETS["c"]) == target_findings(model, TARGETS["onnxruntime"]) == ()
+    (tmp_path / "own.toml").write_text("is_chip = false\nper_channel = true\n")
+    (found,) = target_findings(model, read_target(tmp_path / "own.toml"))
+    assert (found.rule, found.reason) == ("LGR956", "the attribute o_unsigned, of numbers that own does not have")
+
+
+def test_a_chip_reads_no_unsigned_bytes():
+    body = node("Requant", data_bits=8, o_bits=8, scale_x=16.0, scale_o=8.0)
+    for target, inputs, expected in (("arcs", "uint8", 1), ("arcs", "int8", 0), ("c", "uint8", 0)):
+        found = target_findings(model_of(body, inputs=f"{inputs}[1,8] x"), TARGETS[target])
+        reasons = [f.reason for f in found if f.rule == "LGR956"]
+        assert reasons == ["unsigned bytes in x, of numbers that arcs does not have"] * expected

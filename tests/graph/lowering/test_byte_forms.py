@@ -10,7 +10,8 @@ from linger.dialect import ops
 from linger.graph.lowering import byte_layers as byte_forms
 from linger.graph.lowering.byte_layers import write_byte_layers
 from linger.runtime.reference import Reference
-from linger.runtime.session import LEVELS
+from linger.runtime.session import LEVELS, has_saturating_products
+from tests.support.comparison import assert_same
 from tests.support.lowering import expand_dialect
 from tests.support.samples import arrays, run_numpy, single_node_model
 from tests.support.saturating import pair_sums
@@ -42,30 +43,35 @@ def biases(shift):
     return np.unique(np.clip([*near, -(2**30), -(2**24) - 1, 2**24 + 1, 2**30], -(2**30), 2**30).astype(np.int32))
 
 
-def product_text(op, shift, count, *, relu):
+def product_text(op, shift, count, *, relu, more="", data="int8", result="int8"):
     """One input, weight 1, so the bias alone says where the sum lies; then a ReLU, or nothing."""
     dims = "x 1x1" if op == "Conv2dInt" else ""
     geometry = ", dilations: ints = [1, 1], group: int = 1, kernel_shape: ints = [1, 1], pads: ints = [0, 0, 0, 0], strides: ints = [1, 1]"
     shape, weight = ("256,1,1,1", f"{count},1,1,1") if dims else ("256,1", f"{count},1")
     scale = f"scale_x: float = 1.0, scale_w: float = 1.0, scale_o: float = {2.0**-shift!r}"
     bits = "data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8"
-    result = "r = thinker.Relu(c)" if relu else "r = Identity(c)"
+    reader = "r = thinker.Relu(c)" if relu else "r = Identity(c)"
     out = "256,n,1,1" if dims else "256,n"
-    text = f"""<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (int8[{shape}] x) => (int8[{out}] r) <int8[{weight}] w, int32[{count}] b> {{
-      c = thinker.{op}<{bits}, {scale}{geometry if dims else ""}>(x, w, b)
-      {result}
+    text = f"""<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g ({data}[{shape}] x) => ({result}[{out}] r) <int8[{weight}] w, int32[{count}] b> {{
+      c = thinker.{op}<{bits}, {scale}{geometry if dims else ""}{more}>(x, w, b)
+      {reader}
     }}"""
     return text, [int(n) for n in shape.split(",")], [int(n) for n in weight.split(",")]
+
+
+def with_numbers(text, weight, b):
+    """The text with a weight of 1 everywhere, and these biases."""
+    text = text.replace(
+        f"int8[{','.join(map(str, weight))}] w",
+        f"int8[{','.join(map(str, weight))}] w = {{{', '.join('1' for _ in b)}}}",
+    )
+    return text.replace(f"int32[{len(b)}] b", f"int32[{len(b)}] b = {{{', '.join(map(str, b))}}}")
 
 
 def product_model(op, shift, *, relu):
     b = biases(shift)
     text, shape, weight = product_text(op, shift, len(b), relu=relu)
-    text = text.replace(
-        f"int8[{','.join(map(str, weight))}] w",
-        f"int8[{','.join(map(str, weight))}] w = {{{', '.join('1' for _ in b)}}}",
-    )
-    text = text.replace(f"int32[{len(b)}] b", f"int32[{len(b)}] b = {{{', '.join(map(str, b))}}}")
+    text = with_numbers(text, weight, b)
     total = DATA.astype(np.int64)[:, None] + b.astype(np.int64)
     rounded = (total << -shift) if shift <= 0 else ((total + (1 << (shift - 1))) >> shift)
     expected = np.clip(rounded, 0 if relu else -128, 127)
@@ -82,6 +88,44 @@ def test_every_tie_of_a_product_rounds_up(op, shift, relu):
     for level in LEVELS:
         found = run(content, {"x": x}, level).reshape(expected.shape)
         assert (found == expected).all(), (level, np.argwhere(found != expected)[:5])
+
+
+def rounded(total, shift):
+    """⌊total/2^shift + ½⌋ of Python's integers."""
+    return total << -shift if shift <= 0 else (total + (1 << (shift - 1))) >> shift
+
+
+@pytest.mark.parametrize("kind", ["signed", "relu", "unsigned"])
+@pytest.mark.parametrize("data", ["int8", "uint8"])
+@pytest.mark.parametrize("shift", [-7, -2, 0, 5])
+@pytest.mark.parametrize("op", ["Conv2dInt", "LinearInt"])
+def test_every_tie_of_every_channel_rounds_up(op, shift, data, kind):
+    """Channel after channel at a shift of its own, up to 9 bits apart, each with the biases that bring it to its ties."""
+    numbers = np.arange(256).astype(np.uint8) if data == "uint8" else DATA
+    pairs = [(e, int(b)) for e in (0, 2, 7, 9, 1) for b in biases(shift + e)]
+    exponents, b = zip(*pairs, strict=True)
+    result, low, high = ("uint8", 0, 255) if kind == "unsigned" else ("int8", 0 if kind == "relu" else -128, 127)
+    more = f", exponents_w: ints = [{', '.join(map(str, exponents))}]" + ", o_unsigned: int = 1" * (kind == "unsigned")
+    text, shape, weight = product_text(op, shift, len(b), relu=kind == "relu", more=more, data=data, result=result)
+    content, count = written(with_numbers(text, weight, b))
+    assert count == 1 + (kind == "relu")
+    expected = [[min(max(rounded(int(x) + t, shift + e), low), high) for e, t in pairs] for x in numbers]
+    for level in LEVELS:
+        found = run(content, {"x": numbers.reshape(shape)}, level)
+        assert_same(found.reshape(256, -1), np.asarray(expected, result))
+
+
+@pytest.mark.parametrize(("shift", "exponents"), [(-8, (0, 9)), (8, (0, 7))], ids=["no whole offset", "beyond 14 bits"])
+def test_channels_that_the_argument_does_not_cover_are_left_to_the_body(shift, exponents):
+    b = [0, 100]
+    text, shape, weight = product_text(
+        "Conv2dInt", shift, 2, relu=False, more=f", exponents_w: ints = {list(exponents)}"
+    )
+    content, count = written(with_numbers(text, weight, b))
+    assert count == 0
+    pairs = list(zip(exponents, b, strict=True))
+    expected = [[min(max(rounded(int(x) + t, shift + e), -128), 127) for e, t in pairs] for x in DATA]
+    assert_same(run(content, {"x": DATA.reshape(shape)}).reshape(256, 2), np.asarray(expected, np.int8))
 
 
 def test_a_sum_that_may_leave_32_bits_is_left_to_the_body():
@@ -126,6 +170,10 @@ SUM = """<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (int8[256,1,1,1
 }"""
 
 
+CONV_OF_ONE = """thinker.Conv2dInt<data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8, scale_x: float = 1.0, scale_w: float = 1.0,
+    scale_o: float = 1.0, dilations: ints = [1, 1], group: int = 1, kernel_shape: ints = [1, 1], pads: ints = [0, 0, 0, 0], strides: ints = [1, 1]"""
+
+
 def sum_model(ratios, order, *, relu, first_relu):
     scales = {"SX": 1 / ratios[0], "SY": 1 / ratios[1]}
     text = SUM.replace("  P\n", "  u = thinker.Relu(p)\n" if first_relu else "  u = Identity(p)\n")
@@ -158,6 +206,32 @@ def test_every_sum_of_two_bytes_is_exact(ratios, relu, first_relu):
         for level in ("disable", "all"):
             found = run(content, feeds, level).reshape(256, 256)
             assert (found == expected).all(), (order, level, np.argwhere(found != expected)[:5])
+
+
+@pytest.mark.parametrize("types", ["u u u", "u u s", "u s u", "s u u", "u s s", "s u s", "s s u"])
+@pytest.mark.parametrize("ratios", RATIOS, ids=str)
+def test_every_sum_with_unsigned_bytes_is_exact(ratios, types):
+    """Each of the operands and of the result signed or unsigned: all pairs of bytes, in the kernel's own form."""
+    kinds = [{"u": "uint8", "s": "int8"}[each] for each in types.split()]
+    x, y = (np.arange(256).astype(np.uint8) if kind == "uint8" else DATA for kind in kinds[:2])
+    low, high = (0, 255) if kinds[2] == "uint8" else (-128, 127)
+    more = ", o_unsigned: int = 1" * (kinds[2] == "uint8")
+    keep = CONV_OF_ONE + ", o_unsigned: int = 1" * (kinds[0] == "uint8")
+    text = f"""<ir_version: 8, opset_import: ["": 12, "thinker": 1]>
+    g ({kinds[0]}[256,1,1,1] x, {kinds[1]}[1,256,1,1] y) => ({kinds[2]}[256,256,1,1] r) <int8[1,1,1,1] w = {{1}}, int32[1] b = {{0}}> {{
+      p = {keep}>(x, w, b)
+      s = thinker.iqAdd<scale_x: float = {1 / ratios[0]!r}, scale_y: float = {1 / ratios[1]!r}, scale_o: float = 1.0{more}>(p, y)
+      r = Identity(s)
+    }}"""
+    content, count = written(text)
+    assert count == 2
+    left, right = (
+        [rounded(int(n), -int(np.log2(ratio))) for n in numbers] for numbers, ratio in zip((x, y), ratios, strict=True)
+    )
+    expected = np.clip(np.asarray(left)[:, None] + np.asarray(right), low, high).astype(kinds[2])
+    for level in LEVELS:
+        found = run(content, {"x": x.reshape(256, 1, 1, 1), "y": y.reshape(1, 256, 1, 1)}, level)
+        assert_same(found.reshape(256, 256), expected)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +270,7 @@ def test_samples_are_equal(op, sample, is_saturating):
     content, _ = written(model, is_saturating=is_saturating)
     names = [i.name for i in onnx.load_from_string(content).graph.input]
     feeds = dict(zip(names, [a for a in given if a is not None], strict=False))
-    assert (run(content, feeds) == run_numpy(op, given, sample.attributes)).all()
+    assert_same(run(content, feeds), run_numpy(op, given, sample.attributes))
 
 
 def extreme_network(sign):
@@ -249,6 +323,42 @@ def test_signed_weights_meet_only_data_that_cannot_saturate():
             data = np.full((1, len(rows)), largest, np.uint8)
             assert (pair_sums(data, rows) == data.astype(np.int64) @ rows.astype(np.int64)).all()
     assert kinds == {("int8", 255), ("int8", 127), ("uint8", 255)}
+
+
+def unsigned_network(weight):
+    """64 inputs of 0 … 255 at one weight, in a convolution and a linear layer; channel c of 8 shifted by 7 + c bits."""
+    weights, zeros = ", ".join([str(weight)] * 8 * 64), ", ".join(["0"] * 8)
+    more = ", o_unsigned: int = 1, exponents_w: ints = [0, 1, 2, 3, 4, 5, 6, 7]"
+    bits = f"data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8, scale_x: float = 1.0, scale_w: float = 1.0, scale_o: float = {2.0**-7}"
+    geometry = "dilations: ints = [1, 1], group: int = 1, kernel_shape: ints = [1, 1], pads: ints = [0, 0, 0, 0], strides: ints = [1, 1]"
+    return f"""<ir_version: 8, opset_import: ["": 12, "thinker": 1]> g (uint8[2,64,3,3] x) => (uint8[2,8,3,3] c, uint8[2,3,3,8] f)
+    <int8[8,64,1,1] w = {{{weights}}}, int8[8,64] m = {{{weights}}}, int32[8] b = {{{zeros}}}> {{
+      c = thinker.Conv2dInt<{bits}{more}, {geometry}>(x, w, b)
+      t = Transpose<perm: ints = [0, 2, 3, 1]>(x)
+      f = thinker.LinearInt<{bits}{more}>(t, m, b)
+    }}"""
+
+
+@pytest.mark.parametrize("is_saturating", [True, False], ids=["any CPU", "this CPU"])
+@pytest.mark.parametrize("weight", [127, 65, 64, -64, -128])
+def test_products_of_unsigned_data_do_not_saturate(weight, is_saturating):
+    """Weights beyond ±64 are unsigned themselves where pairs of products may saturate."""
+    if not is_saturating and has_saturating_products():
+        pytest.skip("on this CPU only a file for every CPU is exact")
+    content, count = written(unsigned_network(weight), is_saturating=is_saturating)
+    assert count == 2
+    kinds = {t.data_type for t in onnx.load_from_string(content).graph.initializer if np.prod(t.dims) == 8 * 64}
+    is_signed = not is_saturating or abs(weight) <= 64
+    assert kinds == {onnx.TensorProto.INT8 if is_signed else onnx.TensorProto.UINT8}
+    expected = np.asarray([min(max(rounded(64 * 255 * weight, 7 + e), 0), 255) for e in range(8)], np.uint8)
+    assert len(np.unique(expected)) > 1 or weight < 0
+    for level in LEVELS:
+        options = ort.SessionOptions()
+        options.graph_optimization_level = LEVELS[level]
+        session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        c, f = session.run(None, {"x": np.full((2, 64, 3, 3), 255, np.uint8)})
+        assert_same(c, np.broadcast_to(expected.reshape(8, 1, 1), c.shape))
+        assert_same(f, np.broadcast_to(expected, f.shape))
 
 
 def test_the_reference_computes_the_standard_op_itself():

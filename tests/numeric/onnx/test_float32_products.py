@@ -118,6 +118,72 @@ def test_form_at_its_bounds(shift, weight_sum, form):
         assert_same(run_model(model, inputs).reshape(-1)[:-1], expected)
 
 
+def channel_layer(kind, exponents, *, unsigned=0):
+    """At 2^7, of channel c at 2^(7 + e)."""
+
+    def body(k, x, w, b):
+        if kind == "linear":
+            total = k.linear(x, w, b, x_bits=8, w_bits=8)
+        else:
+            total = k.conv2d(x, w, b, x_bits=8, w_bits=8, **GEOMETRY)
+        is_last = kind == "linear"
+        return blocks.requantize_product(
+            k, total, (2.0**7, 1.0), 1.0, 8, exponents=exponents, has_last_channels=is_last, unsigned=unsigned
+        )
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("weight_sum", "form"),
+    [
+        # 128·weight_sum + 2^20, the bias, + 1; of channel 1, at 2^-10, the half twice is 2^10: with one bit more below 2^24
+        (57335, "QuantizeLinear"),
+        (57336, "Floor"),
+        (122875, "Floor"),  # the half once is 2^9
+        (122876, "float64"),
+        (122880, "ConvInteger"),
+    ],
+)
+def test_form_at_its_bounds_of_the_finest_channel(weight_sum, form):
+    exponents = (0, 3)
+    sums = [
+        s for pair in zip(*(sums_around_ties(7 + e, 2**20 - 127 * 127) for e in exponents), strict=False) for s in pair
+    ]
+    inputs = layer_inputs("conv2d", [*sums, 2**20], weight_sum)
+    inputs[2][-1] = 2**20
+    body = channel_layer("conv2d", tuple(exponents[i % 2] for i in range(len(sums) + 1)))
+    expected = [shifted([s], 7 + exponents[i % 2], 8)[0] for i, s in enumerate(sums)]
+    models = [onnx_model(body, inputs, opset=13, constants=c) for c in (frozenset({1, 2}), frozenset())]
+    found = [n.op_type for n in models[0].graph]
+    made_by = {n.inputs[0].producer() for n in models[0].graph if n.op_type == "Floor"}
+    is_wide = any(n is not None and n.op_type == "Add" for n in made_by)
+    assert ("QuantizeLinear" in found, "ConvInteger" in found, is_wide) == {
+        "QuantizeLinear": (True, False, False),
+        "Floor": (False, False, False),
+        "float64": (False, False, True),
+        "ConvInteger": (False, True, True),
+    }[form]
+    for model in models:
+        for level in LEVELS:
+            assert_same(run_model(model, inputs, level=level).reshape(-1)[:-1], np.asarray(expected, np.int8))
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv2d"])
+def test_unsigned_data_count_twice_in_the_bound(kind):
+    """Σ|w| = 2^15: 255 times it is below 2^23, and 128 times it is half of that."""
+    sums = sums_around_ties(7, 2**15)
+    signed = layer_inputs(kind, sums, 2**15)
+    for x, has_room in ((signed[0], True), (np.abs(signed[0]).astype(np.uint8), False)):
+        model = onnx_model(
+            channel_layer(kind, (0,) * len(sums), unsigned=1), [x, *signed[1:]], opset=13, constants={1, 2}
+        )
+        total = (x.reshape(1, -1).astype(int) @ signed[1].reshape(len(sums), -1).T.astype(int) + signed[2])[0]
+        expected = [min(max((int(t) + 64) >> 7, 0), 255) for t in total]
+        assert_same(run_model(model, [x, *signed[1:]]).reshape(-1), np.asarray(expected, np.uint8))
+        assert ("QuantizeLinear" in {n.op_type for n in model.graph}) is has_room
+
+
 def test_factor_without_weights_does_not_overflow():
     """2^200 is no float32 number, and zero times infinity none at all."""
     inputs = [np.ones((1, 3), np.int8), np.zeros((2, 3), np.int8), np.zeros(2, np.int32)]

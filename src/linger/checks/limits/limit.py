@@ -101,6 +101,14 @@ class Site:
         return count * (self.bits(index) or 8) // 8
 
     @property
+    def unsigned(self) -> tuple[str, ...]:
+        """The tensors of unsigned bytes that a node of a dialect reads."""
+        if not (is_dialect(self.node) or is_newer(self.node)):
+            return ()
+        names = [value.name or "" for value in self.node.inputs if value is not None]
+        return tuple(name for name in dict.fromkeys(names) if self.types.get(name) == ir.DataType.UINT8)
+
+    @property
     def is_standard(self) -> bool:
         """Whether the node is of standard ONNX."""
         return self.node.domain in ("", "ai.onnx")

@@ -29,7 +29,7 @@ from linger.checks.memory_use import (
     sharing_nodes,
     with_scratch,
 )
-from linger.dialect import Op, ops
+from linger.dialect import Op, extensions_of, ops
 from linger.errors import UsageError, counted, listing, printable
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.core.check_rules import NO_EXACT_FORM, CheckRule, limit_rule
@@ -247,6 +247,23 @@ def check_variant(site: Site) -> Iterator[Finding]:
         yield site.error(reason, QUANTIZE_FOR.format(site.chip))
 
 
+@limit(956, "numbers", "The chip has the numbers: its weights one scale, its activations a sign.", everywhere=True)
+def check_numbers(site: Site) -> Iterator[Finding]:
+    """One scale for each output channel, and unsigned bytes, are ours: the documents of chips have neither."""
+    values = {name: site.attribute(name) for name in site.node.attributes}
+    used = sorted(extensions_of({name: value for name, value in values.items() if value is not None}))
+    found = [f"the attribute {name}" for name in used if not getattr(site.target, _NUMBERS.get(name, "per_channel"))]
+    if not site.target.unsigned:
+        found += [f"unsigned bytes in {printable(name)}" for name in site.unsigned]
+    if found:
+        reason = f"{listing(found)}, of numbers that {site.chip} does not have"
+        yield site.error(reason, QUANTIZE_FOR.format(site.chip))
+
+
+_NUMBERS = {"o_unsigned": "unsigned"}
+"""What a target says of an extension of the numbers; of all others whether it has a scale for each channel."""
+
+
 @limit(904, "compared", "The op's numbers were compared with the chip's.", severity=WARNING, everywhere=True)
 def check_compared(site: Site) -> Iterator[Finding]:
     """Ops whose results were never compared with those of this chip: a warning, or an error where the chip takes no such op."""
@@ -296,12 +313,14 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
 
     Args:
         model: The model.
-        target: The chip.
+        target: The chip; of what is none, only the numbers are asked.
         skip: Nodes, as findings name them, that are not asked: their attributes or operands are not those of their op.
 
     Raises:
         UsageError: The chip's file has values that no limit reads, lacks some, or has some of another type.
     """
+    if not target.is_chip:
+        return tuple(_number_findings(model, target))
     tables = tables_of(target)
     findings = [*_name_findings(model, target), *_plain_node_findings(model, target)]
     if has_nodes_of(model, NEWER):
@@ -318,6 +337,14 @@ def target_findings(model: ir.Model, target: Target, *, skip: Collection[str] = 
             site = Site(place.node, tensors.shapes, tensors.types, target, tables)
             findings += (replace(finding, node=str(place)) for finding in _site_findings(site))
     return tuple(sorted(_once_per_op(findings), key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def _number_findings(model: ir.Model, target: Target) -> Iterator[Finding]:
+    """What a target without a packer says: it has no limits but for the numbers that it lacks."""
+    types = declared_tensors(model).types
+    for place in places_of(model.graph):
+        found = check_numbers.check(Site(place.node, {}, types, target, {}))
+        yield from (replace(finding, node=str(place), rule=check_numbers.rule.id) for finding in found)
 
 
 def _site_findings(site: Site) -> Iterator[Finding]:

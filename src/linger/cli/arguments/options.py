@@ -19,7 +19,7 @@ import typer
 
 from linger.cli import COMMANDS
 from linger.errors import UsageError, listing, refuse_if
-from linger.targets import TARGETS
+from linger.targets import CHIPS, TARGETS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +56,9 @@ Batches = Annotated[int, typer.Option(help="How many random batches.", min=1)]
 Chip = Annotated[
     str | None,
     typer.Option(
-        "--target", help=f"What the network is for: the chip {', '.join(TARGETS)}.", autocompletion=complete_chips
+        "--target",
+        help=f"What the network is for: the chip {', '.join(CHIPS)}; or {' or '.join(name for name in TARGETS if name not in CHIPS)}, without limits.",
+        autocompletion=complete_chips,
     ),
 ]
 Machine = Annotated[

@@ -233,7 +233,8 @@ def _dialect_type(node: ir.Node, given: Sequence[ir.DataType | None]) -> ir.Data
         return ir.DataType.FLOAT
     if op.output_bits is None:
         return given[0] if given else None
-    return integer_type(attributes_of(node, op)[op.output_bits])
+    attributes = attributes_of(node, op)
+    return integer_type(attributes[op.output_bits], is_unsigned=bool(attributes.get("o_unsigned")))
 
 
 def _standard_type(op_type: str, index: int, given: Sequence[ir.DataType | None], opset: int) -> ir.DataType | None:

@@ -20,7 +20,7 @@ from linger.dialect import DOMAIN, DOMAIN_VERSION, EXTENSIONS, Op, extensions_of
 from linger.errors import GraphError, LingerError, UnsupportedError, UsageError, listing
 from linger.graph.conversion.convert import convert_nodes
 from linger.graph.conversion.node_rewriter import content_of
-from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of, unknown_arithmetic
+from linger.graph.core.dialects import NEWER, OLDER, has_nodes_of, stands_for, unknown_arithmetic
 from linger.graph.core.nodes import (
     Changes,
     Names,
@@ -104,7 +104,8 @@ def element_bits_of(node: ir.Node) -> int:
 
 def _width(value: ir.Value | None) -> int | None:
     """The width in which a tensor stores integers; None where it holds none, or its type is not known."""
-    return None if value is None else integer_bits(value.dtype)
+    is_unsigned = value is not None and value.dtype == ir.DataType.UINT8
+    return None if value is None else _PLAIN_ELEMENT_BITS if is_unsigned else integer_bits(value.dtype)
 
 
 def is_narrow_exact(node: ir.Node, op: Op) -> bool:
@@ -131,7 +132,8 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
         return
     standard = {op.standard_name: op for op in ops().values()}
     for node in [n for n in all_nodes(model) if not n.domain and n.op_type in standard and n.inputs]:
-        if _width(node.inputs[0]) is not None:
+        is_carrier = node.outputs[0].name is not None and stands_for(node.outputs[0].name) != node.outputs[0].name
+        if _width(node.inputs[0]) is not None and not is_carrier:
             _adopt(node, standard[node.op_type])
             changes.note(describe(node), "moved into the dialect")
 
@@ -301,16 +303,20 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
     """
     changes = Changes() if is_normal else bring_to_normal_form(model)
     library: dict[
-        tuple[str, str | None, int, int, bool, frozenset[str]], tuple[ir.Function, Mapping[str, Derived]]
+        tuple[str, str | None, int, int, bool, frozenset[str], tuple[int, ...]],
+        tuple[ir.Function, Mapping[str, Derived]],
     ] = {}
     for node in [n for n in dialect_nodes(model) if n.op_identifier() not in model.functions]:
         op = op_of(node)
         arity, bits, is_narrow = len(node.inputs), element_bits_of(node), is_narrow_exact(node, op)
         extensions = extensions_of(attributes_of(node, op))
-        key = (op.name, op.platform, arity, bits, is_narrow, extensions)
+        unsigned = tuple(i for i, x in enumerate(node.inputs) if x is not None and x.dtype == ir.DataType.UINT8)
+        key = (op.name, op.platform, arity, bits, is_narrow, extensions, unsigned)
         if key not in library:
             build = partial(build_function, op, opset=opset_of(model), is_for_shapes=is_for_shapes)
-            library[key] = build(arity=arity, element_bits=bits, is_narrow_exact=is_narrow, extensions=extensions)
+            library[key] = build(
+                arity=arity, element_bits=bits, is_narrow_exact=is_narrow, extensions=extensions, unsigned=unsigned
+            )
         function, derived = library[key]
         _call(node, op, function, derived)
         changes.note(describe(node), f"runs as {function.domain}::{op.name}")
@@ -343,19 +349,23 @@ def build_function(
     is_narrow_exact: bool = True,
     is_for_shapes: bool = False,
     extensions: frozenset[str] = frozenset(),
+    unsigned: tuple[int, ...] = (),
 ) -> tuple[ir.Function, Mapping[str, Derived]]:
     """Interpret an op's body into a model-local function; with it, the attributes to be added to each node that calls it.
 
     One function has one signature, so variants (another chip's arithmetic, another number of inputs, wider integers where
     the body cares) live in sub-domains: `thinker.arcs::iqSigmoid`, `thinker.n3::iqCat`, `thinker.i16::Relu`, and
     `thinker.f64::LSTMInt` where float32 would round. Nodes with an attribute of ours (`extensions`) have functions of
-    their own, too: `thinker.channels::Conv2dInt`. In the others the attribute has its default.
+    their own, too: `thinker.channels::Conv2dInt`. In the others the attribute has its default. So have nodes whose inputs
+    at the places `unsigned` are unsigned bytes: `thinker.u0::Conv2dInt`.
     """
     kernel = _ElementAwareKernel(opset=opset, element_bits=element_bits)
     kernel.is_narrow_exact, kernel.is_deferring = is_narrow_exact, not is_for_shapes
     names, references, defaults = _signature(op, arity, extensions)
     inputs = [ir.Value(name=name) for name in names]
-    arguments = [OnnxValue(_input_type(op, name, element_bits), x) for name, x in zip(names, inputs, strict=True)]
+    types = [_input_type(op, name, element_bits) for name in names]
+    types = [ir.DataType.UINT8 if i in unsigned else each for i, each in enumerate(types)]
+    arguments = [OnnxValue(each, x) for each, x in zip(types, inputs, strict=True)]
     results = op.body(kernel, *op.arrange(arguments), **references, **defaults)
     outputs = _materialized(kernel, op, results)
     graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
@@ -364,6 +374,7 @@ def build_function(
             remove_nodes([node])
     parameters = [ir.Attr(n, ATTRIBUTE_TYPES[each.kind], None) for n, each in (references | kernel.derived).items()]
     domain = _domain(op, arity, extensions, is_narrow_exact=is_narrow_exact)
+    domain += "".join(f".u{i}" for i in unsigned)
     if kernel.depends_on_element and element_bits != _PLAIN_ELEMENT_BITS:
         domain += f".i{element_bits}"
     return ir.Function(domain, op.name, graph=graph, attributes=parameters), kernel.derived

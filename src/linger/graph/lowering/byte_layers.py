@@ -1,8 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the 8-bit layers of a model with ONNX's own integer kernels, exactly, and its curves as tables.
 
-`byte_forms` says how each op is written and why that is exact. Tensors between such layers are unsigned bytes; where another
-node reads one, it is made signed again under its own name.
+Tensors between such layers are unsigned bytes; where another node reads one, it is made signed again under its own name.
+Tensors of 0 … 255 are what they are. Kernels round half to even, and those that multiply unsigned by signed bytes add two
+products in 16 bits on x64 CPUs without VNNI, which saturates. Three measures make them exact:
+
+*Unsigned carriers.* A signed tensor t is carried as t + 128, or as t itself where a ReLU has made it non-negative. Signed weights
+are used where no pair of products can leave 16 bits: with data up to 127, 2·127·128 = 32512; with data up to 255, weights
+within ±64, 2·255·64 = 32640. Elsewhere weights are unsigned too, around 128: the kernel for two unsigned factors widens them.
+
+*Sums that are not negative, a scale that is a little too large.* The bias of channel c, whose sum is shifted by s = s_c, has
+128·2^s more, so every sum that does not saturate is ≥ 0 and the kernel's result, with zero point 0, is the carrier t + 128.
+(For −7 ≤ s ≤ 0 that is a whole number, too.) Behind a ReLU, and for a result of 0 … 255, nothing is added: what is negative
+becomes 0. The kernel multiplies by 2^-s·(1 + 2^-23), 0 < s ≤ 14. Of a tie (n + ½)·2^s, the product (n + ½)·(1 + 2^-23) is above
+the tie by at least one unit in the last place of float32, so it stays above and rounds up. Any other sum below a tie is 2^-s
+away from it, n ≤ 255 moves it by (n + ½)·2^-23, and rounding by 2^-17: 256·2^-23 + 2^-17 < 2^-14 ≤ 2^-s, so it does not
+reach the tie. Sums above 2^24 are rounded when they become float32; as s ≤ 14, they all saturate. For s ≤ 0 nothing is rounded.
+No step looks at another channel, so each may have a shift of its own; only the zero point is that of all.
+
+*Sums of two tensors* are written as DequantizeLinear, Add and QuantizeLinear, which ONNX Runtime joins to one kernel. One operand
+at most has a ratio r < 1 to the output, at least 2^-4, and the other's is 1; numbers are then multiples of r. The scales have
+a factor (1 + 2^-12), either both in front of a ReLU or for a result of 0 … 255, where sums below ½ become 0 whatever they are, or
+that of the operand with r, carried as a number u ≥ 0. So a tie is raised by at least ½·2^-12. All numbers are below 2^9, so the
+at most four roundings of a kernel are off by 4·2^-16 = 2^-14 together: the tie stays raised. Nothing else is raised by more
+than 256·r·2^-12 + 2^-14 < r, or where both are, for r = 2^-4, (255½ − r)·2^-12 + 2^-14 < r: it does not reach a tie.
 """
 
 from __future__ import annotations
@@ -10,7 +31,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -41,22 +61,27 @@ _ZERO_OPSET = 14
 """From here on a size of 0 in the new shape of a Reshape is a size; before, it stands for the old one."""
 _SMALLEST_RATIO, _LARGEST_RATIO = 2.0**-4, 2.0**8
 _INT32_END = 2**31
-_BYTE_BITS, _WORD_BITS = 8, 16
+_BYTE_BITS, _WORD_BITS, _BYTE_END = 8, 16, 255
 
 
 @dataclass(frozen=True)
 class _Carrier:
-    """An unsigned tensor that stands for signed bytes.
+    """An unsigned tensor that stands for bytes.
 
     Attributes:
         value: The tensor.
         zero: What stands for 0.
-        is_limited: Whether it is limited to 127; a ReLU behind it does that.
+        is_limited: Whether what it stands for ends at 127. What does not is unsigned, or a ReLU behind it limits it.
     """
 
     value: ir.Value
     zero: int
     is_limited: bool = True
+
+    @property
+    def highest(self) -> int:
+        """Its largest number."""
+        return LARGEST if self.zero == 0 and self.is_limited else _BYTE_END
 
 
 @dataclass
@@ -87,8 +112,15 @@ class _ByteWriter(FormWriter):
         """What stands for 0, for this node alone."""
         return self.initializer(zero, dtype, "zero_point")
 
-    def finish(self, value: ir.Value, zero: int, *, is_limited: bool = True) -> _Carrier:
-        """Name the result after the tensor that it stands for."""
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether the result has 0 … 255."""
+        return self.node.outputs[0].dtype == ir.DataType.UINT8
+
+    def finish(self, value: ir.Value, zero: int, *, is_limited: bool = True) -> _Carrier | ir.Value:
+        """The result itself where it is unsigned; else a carrier, named after the tensor that it stands for."""
+        if self.is_unsigned:
+            return value
         end = POSITIVE if not is_limited else PLAIN if zero == 0 else OFFSET
         value.name = f"{self.node.outputs[0].name}{end}"
         value.type = ir.TensorType(ir.DataType.UINT8)
@@ -117,14 +149,17 @@ Form = Callable[[_ByteWriter], "_Carrier | ir.Value | None"]
 def _limits(node: ir.Node) -> tuple[int | None, int | None]:
     """The thresholds of a Clip, where they are known, or of a ReLU; (None, None) for any other node."""
     if op_of(node).float_op != "Clip":
-        return (0, LARGEST) if op_of(node).float_op == "Relu" else (None, None)
+        is_unsigned = node.outputs[0].dtype == ir.DataType.UINT8
+        return (0, _BYTE_END if is_unsigned else LARGEST) if op_of(node).float_op == "Relu" else (None, None)
     known = FormWriter(node, {})
     low, high = (None if end is None or end.size != 1 else int(end.item()) for end in (known.known(1), known.known(2)))
     return low, high
 
 
-def _shift(attributes: Mapping[str, Any]) -> int:
-    return math.frexp(attributes["scale_x"] * attributes["scale_w"] / attributes["scale_o"])[1] - 1
+def _shifts(attributes: Mapping[str, Any]) -> NDArray[np.int64]:
+    """By how many bits a sum is shifted: one number, or one for each channel."""
+    shift = math.frexp(attributes["scale_x"] * attributes["scale_w"] / attributes["scale_o"])[1] - 1
+    return shift + np.asarray(attributes.get("exponents_w", ()) or 0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -135,51 +170,53 @@ class _Product:
     weight: NDArray[Any]
     weight_zero: int
     bias: NDArray[Any]
-    scale: float
+    scale: NDArray[Any]
     zero_point: int
     is_relu: bool
 
-    def finish(self, w: _ByteWriter, value: ir.Value) -> _Carrier:
+    def finish(self, w: _ByteWriter, value: ir.Value) -> _Carrier | ir.Value:
         return w.finish(value, 0 if self.is_relu else MIDDLE, is_limited=not self.is_relu)
 
 
 def _plan(w: _ByteWriter) -> _Product | None:
     """How a product is written; None where its weights are not known, its shift is too long or its sum too large."""
-    weight, bias, shift = w.known(1), w.known(2), _shift(w.attributes)
-    if weight is None or bias is None or not -_LARGEST_LEFT_SHIFT <= shift <= _LARGEST_SHIFT:
+    weight, bias, shifts = w.known(1), w.known(2), _shifts(w.attributes)
+    if weight is None or bias is None or ((shifts < -_LARGEST_LEFT_SHIFT) | (shifts > _LARGEST_SHIFT)).any():
         return None
-    is_relu, data = w.meets_relu, w.carry(w.input(0))
-    if data is None:
+    is_relu = w.is_unsigned or w.meets_relu
+    has_offset = bool((shifts > 0).any()) and not is_relu
+    data = w.carry(w.input(0))
+    if data is None or (has_offset and MIDDLE * 2.0 ** shifts.min() < 1):
         return None
-    has_offset = shift > 0 and not is_relu
-    total = bias.astype(np.int64) + (MIDDLE << shift if has_offset else 0)
+    total = bias.astype(np.int64) + ((MIDDLE * 2.0**shifts).astype(np.int64) if has_offset else 0)
     magnitudes = np.abs(weight.astype(np.int64))
-    reach = by_output(magnitudes, None).sum(axis=1) * 2 ** (w.attributes["data_bits"] - 1)
+    bits = w.attributes["data_bits"] - (w.input(0).dtype == ir.DataType.INT8)
+    reach = by_output(magnitudes, None).sum(axis=1) * 2**bits
     if (reach + np.abs(total)).max(initial=0) >= _INT32_END:
         return None
-    is_signed = not w.is_saturating or data.zero == 0 or magnitudes.max(initial=0) <= SAFE_WEIGHT
+    is_signed = not w.is_saturating or data.highest <= LARGEST or magnitudes.max(initial=0) <= SAFE_WEIGHT
     weight_zero = 0 if is_signed else MIDDLE
     stored = (weight.astype(np.int16) + weight_zero).astype(np.int8 if is_signed else np.uint8)
-    scale = 2.0**-shift * (1.0 + _LIFT if shift > 0 else 1.0)
+    scale = 2.0**-shifts * np.where(shifts > 0, 1.0 + _LIFT, 1.0)
     zero_point = 0 if is_relu or has_offset else MIDDLE
     return _Product(data, stored, weight_zero, total.astype(np.int32), scale, zero_point, is_relu)
 
 
-def convolution(w: _ByteWriter) -> _Carrier | None:
+def convolution(w: _ByteWriter) -> _Carrier | ir.Value | None:
     """QLinearConv over one or two axes."""
     plan = _plan(w)
     if plan is None:
         return None
     dtype = plan.weight.dtype.type
     weight = [w.initializer(plan.weight, dtype, "weight"), w.initializer(plan.scale, np.float32, "scale")]
-    weight.append(w.zero_point(plan.weight_zero, dtype))
+    weight.append(w.initializer(np.full(plan.scale.shape, plan.weight_zero), dtype, "zero_point"))
     data = [plan.data.value, w.one(), w.zero_point(plan.data.zero)]
     result = [w.one(), w.zero_point(plan.zero_point), w.initializer(plan.bias, np.int32, "bias")]
     geometry = {name: w.attributes[name] for name in ("dilations", "group", "kernel_shape", "pads", "strides")}
     return plan.finish(w, w.emit("QLinearConv", [*data, *weight, *result], **geometry))
 
 
-def linear(w: _ByteWriter) -> _Carrier | None:
+def linear(w: _ByteWriter) -> _Carrier | ir.Value | None:
     """MatMulInteger, the bias, one multiplication, QuantizeLinear."""
     plan = _plan(w)
     if plan is None:
@@ -195,10 +232,10 @@ def linear(w: _ByteWriter) -> _Carrier | None:
     return plan.finish(w, w.emit("QuantizeLinear", [real, w.one(), w.zero_point(plan.zero_point)]))
 
 
-def add(w: _ByteWriter) -> _Carrier | None:
+def add(w: _ByteWriter) -> _Carrier | ir.Value | None:
     """DequantizeLinear of both, Add, QuantizeLinear."""
     ratios = [w.attributes["scale_o"] / w.attributes[name] for name in ("scale_x", "scale_y")]
-    has_rounding, is_relu = min(ratios) < 1, w.meets_relu
+    has_rounding, is_relu = min(ratios) < 1, w.is_unsigned or w.meets_relu
     is_exact = max(ratios) == 1 and min(ratios) >= _SMALLEST_RATIO if has_rounding else max(ratios) <= _LARGEST_RATIO
     if not is_exact or (w.carrier_of(w.input(0)) is None and w.carrier_of(w.input(1)) is None):
         return None
@@ -206,7 +243,9 @@ def add(w: _ByteWriter) -> _Carrier | None:
     return _sum(w, operands, ratios, is_relu=is_relu) if len(operands) == 2 else None
 
 
-def _sum(w: _ByteWriter, operands: Sequence[_Carrier], ratios: Sequence[float], *, is_relu: bool) -> _Carrier:
+def _sum(
+    w: _ByteWriter, operands: Sequence[_Carrier], ratios: Sequence[float], *, is_relu: bool
+) -> _Carrier | ir.Value:
     """The sum of two carriers; each is multiplied by its ratio, and lifted where that rounds."""
     zero_point, parts = 0 if is_relu else MIDDLE, []
     for operand, ratio in zip(operands, ratios, strict=True):
@@ -220,22 +259,12 @@ def _sum(w: _ByteWriter, operands: Sequence[_Carrier], ratios: Sequence[float], 
     return w.finish(total, 0 if is_relu else MIDDLE, is_limited=not is_relu)
 
 
-def relu(w: _ByteWriter) -> _Carrier | None:
-    """Clip of the carrier at what stands for 0; behind a product that has done so already, at 127."""
-    return _clipped(w, 0, LARGEST)
-
-
-def clip(w: _ByteWriter) -> _Carrier | None:
-    """Clip of the carrier between what stands for the thresholds."""
-    low, high = _limits(w.node)
-    return None if low is None or high is None else _clipped(w, low, high)
-
-
-def _clipped(w: _ByteWriter, low: int, high: int) -> _Carrier | None:
-    x = w.carrier_of(w.input(0))
-    if x is None or high < low or (x.zero == 0 and high < 0):
+def clip(w: _ByteWriter) -> _Carrier | ir.Value | None:
+    """Clip of the carrier between what stands for the thresholds; a ReLU's are 0 and the largest number."""
+    (low, high), x = _limits(w.node), w.carrier_of(w.input(0))
+    if low is None or high is None or x is None or high < low or (x.zero == 0 and high < 0):
         return None
-    has_low, has_high = low > -x.zero, high != LARGEST or not x.is_limited
+    has_low, has_high = low > -x.zero, high + x.zero < x.highest
     ends: list[ir.Value | None] = [w.initializer(low + x.zero, np.uint8, "limit") if has_low else None]
     if has_high:
         ends.append(w.initializer(high + x.zero, np.uint8, "limit"))
@@ -243,7 +272,7 @@ def _clipped(w: _ByteWriter, low: int, high: int) -> _Carrier | None:
     return w.finish(w.emit("Identity", [x.value]) if is_idle else w.emit("Clip", [x.value, *ends]), x.zero)
 
 
-def max_pool(w: _ByteWriter) -> _Carrier | None:
+def max_pool(w: _ByteWriter) -> _Carrier | ir.Value | None:
     """MaxPool of the carrier; not where a window may lie in the padding, whose result is the lowest number of the type."""
     x, a = w.carrier_of(w.input(0)), w.attributes
     has_empty_windows = any(a["pads"]) and (bool(a["ceil_mode"]) or max(a["dilations"]) > 1)
@@ -252,12 +281,14 @@ def max_pool(w: _ByteWriter) -> _Carrier | None:
     return w.finish(w.emit("MaxPool", [x.value], **a), x.zero)
 
 
-def cat(w: _ByteWriter) -> _Carrier | None:
-    """Concat of carriers, where nothing changes its scale."""
+def cat(w: _ByteWriter) -> _Carrier | ir.Value | None:
+    """Concat of carriers, where nothing changes its scale, and nothing is too large or too small for the result."""
     a, count = w.attributes, len(w.node.inputs)
     carriers = [x for x in (w.carrier_of(w.input(i)) for i in range(count)) if x is not None]
     zeros = {x.zero for x in carriers}
     if len(carriers) < count or len(zeros) > 1 or any(a[f"scale_x_{i}"] != a["scale_o"] for i in range(count)):
+        return None
+    if MIDDLE in zeros if w.is_unsigned else not all(x.is_limited for x in carriers):
         return None
     return w.finish(w.emit("Concat", [x.value for x in carriers], axis=a["dim"]), zeros.pop())
 
@@ -285,10 +316,9 @@ def dequant(w: _ByteWriter) -> ir.Value | None:
 
 def lookup(w: _ByteWriter) -> _Carrier | ir.Value | None:
     """A table of the op's results for every number of 8 or 16 bits, which the reference computes."""
-    op, x = op_of(w.node), w.carrier_of(w.input(0))
-    bits = _WORD_BITS if w.input(0).dtype == ir.DataType.INT16 else _BYTE_BITS
-    low = 0 if x is not None and x.zero == 0 else -(1 << (bits - 1))
-    numbers = np.arange(low, 1 << (bits - 1)).astype(f"int{bits}")
+    op, x, kind = op_of(w.node), w.carrier_of(w.input(0)), (w.input(0).dtype or ir.DataType.INT8).numpy()
+    low = 0 if x is not None and x.zero == 0 else np.iinfo(kind).min
+    numbers = np.arange(low, np.iinfo(kind).max + 1).astype(kind)
     table: NDArray[Any] = op.body(NumpyKernel(), numbers, **w.attributes)
     if x is None or table.dtype != np.int8:
         source = w.input(0) if x is None else x.value
@@ -324,7 +354,7 @@ FORMS: Mapping[str, Form] = {
     "Conv": convolution,
     "Gemm": linear,
     "Add": add,
-    "Relu": relu,
+    "Relu": clip,
     "Clip": clip,
     "MaxPool": max_pool,
     "Concat": cat,
@@ -352,11 +382,11 @@ def _is_of_bytes(node: ir.Node, attributes: Mapping[str, Any], *, is_variadic: b
     scales = (value for name, value in attributes.items() if name.startswith("scale_"))
     widths = [attributes.get(name, _BYTE_BITS) for name in ("o_bits", "data_bits", "parameter_bits")]
     data = node.inputs if is_variadic else node.inputs[:2]
-    has_bytes = {getattr(value, "dtype", None) for value in data} == {ir.DataType.INT8}
+    has_bytes = {ir.DataType.UINT8, ir.DataType.INT8}.issuperset(getattr(value, "dtype", None) for value in data)
     return widths[0] == max(widths) == _BYTE_BITS and has_bytes and all(map(is_power_of_two, scales))
 
 
-_NARROW = frozenset({ir.DataType.INT8, ir.DataType.INT16})
+_NARROW = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16})
 
 
 OLDEST_OPSET = 12
@@ -396,6 +426,8 @@ class _Layers:
     written: list[str] = field(default_factory=list)
     carriers: dict[ir.Value, _Carrier] = field(default_factory=dict)
     replaced: list[ir.Node] = field(default_factory=list)
+    read: set[ir.Value | None] = field(default_factory=set)
+    """What nodes that have become others read."""
 
     def __post_init__(self) -> None:
         self.names = tensor_names(self.model)
@@ -424,7 +456,7 @@ class _Layers:
         writer = _ByteWriter(
             node,
             form[1],
-            carrier_of=self.carriers.get,
+            carrier_of=self._carrier_of,
             carry=self._carry,
             is_free=self._is_free,
             has_sure_shapes=self.has_sure_shapes,
@@ -441,8 +473,15 @@ class _Layers:
             self.carriers[output] = result
             self.replaced.append(node)
         else:
+            self.read.update(node.inputs)
             _stand_in(output, result)
             self.model.graph.remove(node, safe=True)
+
+    def _carrier_of(self, value: ir.Value) -> _Carrier | None:
+        """The carrier of a tensor, which of an unsigned one is itself; None where it has none."""
+        if value.dtype == ir.DataType.UINT8:
+            return _Carrier(value, 0, is_limited=False)
+        return self.carriers.get(value)
 
     def _move(self, node: ir.Node) -> None:
         """Let a node that moves elements move the carriers instead."""
@@ -466,8 +505,9 @@ class _Layers:
 
         Cast, not DequantizeLinear, stands before the QuantizeLinear: runtimes merge the other two.
         """
-        if value in self.carriers:
-            return self.carriers[value]
+        known = self._carrier_of(value)
+        if known is not None:
+            return known
         name = f"{value.name}{OFFSET}"
         if name in self.names:
             return None
@@ -506,7 +546,7 @@ class _Layers:
             for output in node.outputs:
                 if output.is_graph_output() or not replaced.issuperset(output.consumers()):
                     self._make_signed(node, output, self.carriers[output])
-        read = set(chain.from_iterable(node.inputs for node in self.replaced))
+        read = self.read.union(*(node.inputs for node in self.replaced))
         for node in reversed(self.replaced):
             self.model.graph.remove(node, safe=True)
         for value in filter(None, read):

@@ -17,12 +17,14 @@ from linger.numeric.c import rules
 from linger.numeric.c.nodes import (
     FLOAT,
     INT32,
+    RANGES,
     Bounds,
     Index,
     Interval,
     Node,
     Place,
     Rule,
+    arithmetic_type,
     at_exponent,
     broadcast,
     dyadic,
@@ -143,7 +145,10 @@ class CArithmetic:
         return Fixed(float(value))
 
     def vector(self, values: Ints) -> Value:
-        raise self.refuse("weights have a scale for each output channel")
+        shape = (len(values),)
+        if len(set(values)) == 1:
+            return Fixed(float(values[0]), shape)
+        return Number(rules.listed_node(values, shape), shape)
 
     def single(self, value: float) -> Value:
         return Fixed(ctypes.c_float(value).value, is_real=True)
@@ -199,6 +204,8 @@ class CArithmetic:
             return node
         if isinstance(node.rule, rules.Constant):
             return rules.constant_node(node.rule.value, x.shape)
+        if isinstance(node.rule, rules.Listed):
+            return rules.listed_node(node.rule.values, x.shape)
         if size_of(node.shape) != size_of(x.shape):
             return Node(rules.Same(), (node,), x.shape)
         if isinstance(node.rule, rules.Stored):
@@ -294,7 +301,11 @@ class CArithmetic:
         return self._combine(rules.Arithmetic(symbol, axis), [left, right], exponent)
 
     def _folded(self, left: Number, right: Number, symbol: str) -> Number | None:
-        """Constant folding: (x + c) + d as x + (c + d) for Python numbers c and d."""
+        """Constant folding: (x + c) + d as x + (c + d) for Python numbers c and d, and c − (d for each place)."""
+        listed, sign = right.node.rule, 1 if symbol == "+" else -1
+        if isinstance(left.node.rule, rules.Constant) and isinstance(listed, rules.Listed):
+            values = [left.node.rule.value + sign * v for v in listed.values]
+            return replace(right, node=rules.listed_node(values, right.node.shape))
         before, number = _added_constant(left.node), _scalar_of(right.node)
         if before is None or number is None:
             return None
@@ -392,8 +403,15 @@ class CArithmetic:
 
     def _floor_power(self, x: Number, power: Node) -> Number:
         """⌊node·2^(exponent + power)⌋ by a variable shift to the right."""
+        if isinstance(power.rule, rules.Constant):
+            return self.number(self.floor(replace(x, power=None).scaled(power.rule.value)))
         up = max(x.exponent + power.interval[1], 0)
         top = replace(x, node=self._times_power(x.node, up), power=None, exponent=0)
+        if isinstance(power.rule, rules.Listed):
+            last = 31 if arithmetic_type(top.node.interval) == INT32 else 63  # of more nothing but the sign is left
+            amounts = [min(up - x.exponent - n, last) for n in power.rule.values]
+            by = Number(rules.listed_node(amounts, power.shape), power.shape)
+            return self._combine(rules.ShiftBy(None), [top, by])
         shifted = self._combine(rules.ShiftBy(up - x.exponent), [top, Number(power, power.shape)])
         shifted.node.interval = by_cases(shifted.node, power)
         return shifted
@@ -544,11 +562,11 @@ class CArithmetic:
 
     def store(self, x: Value, bits: int, *, is_unsigned: bool = False) -> Value:
         number = self.whole(x)
-        half = 1 << (storage_bits(bits) - 1)
+        ctype = f"{'u' if is_unsigned else ''}int{storage_bits(bits)}_t"
         low, high = number.node.interval
-        if low < -half or high >= half:
-            raise self.refuse(f"numbers from {low} to {high} do not fit in {storage_bits(bits)} bits")
-        return replace(number, ctype=f"int{storage_bits(bits)}_t")
+        if ctype not in RANGES or not is_inside((low, high), RANGES[ctype]):
+            raise self.refuse(f"numbers from {low} to {high} do not fit in {ctype}")
+        return replace(number, ctype=ctype)
 
     def real(self, x: Value) -> Value:
         if isinstance(x, Fixed):

@@ -433,6 +433,9 @@ class CKernel(CProducts):
     def _reshaped(self, x: Value, shape: tuple[int, ...]) -> Value:
         if isinstance(x, Fixed):
             return replace(x, shape=shape)
+        if isinstance(x, Number) and x.power is not None and isinstance(x.node.rule, rules.Constant):
+            power = self.shaped(Number(x.power, shape))  # powers of two alone, which differ
+            return replace(x, node=constant_node(x.node.rule.value, shape), shape=shape, power=power)
         reshaped = replace(self.with_one_exponent(x), shape=shape)
         is_array = isinstance(reshaped.node.rule, rules.Stored)
         return replace(reshaped, node=self.shaped(reshaped)) if is_array else reshaped

@@ -21,10 +21,10 @@ Interval = tuple[int, int]
 INT32, INT64 = "int32_t", "int64_t"
 WIDTHS = {INT32: 32, INT64: 64}
 RANGES: dict[str, Interval] = {
-    "uint8_t": (0, 1),
+    "uint8_t": (0, 255),
     **{f"int{bits}_t": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
 }
-"""The elements that an array of each type can hold; unsigned bytes are booleans."""
+"""The elements that an array of each type can hold."""
 
 
 def is_inside(inner: Interval, outer: Interval) -> bool:

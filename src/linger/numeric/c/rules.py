@@ -8,7 +8,7 @@ wide product.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +46,23 @@ class Constant(Rule):
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         return literal(self.value, node.ctype(place))
+
+
+@dataclass(frozen=True)
+class Listed(Rule):
+    """One constant for each place along the only axis that is longer than 1: a table, or shorter, a number."""
+
+    values: tuple[int, ...]
+    is_elementwise = False
+
+    def bounds(self, node: Node, known: Bounds) -> Interval:
+        return min(self.values), max(self.values)
+
+    def write(self, place: Place, node: Node, index: Index) -> str:
+        assert not isinstance(index, nodes.Flat)  # it broadcasts, so no flat index walks it
+        (at,) = (i for i, n in zip(index, node.shape, strict=True) if n != 1)
+        name, ctype = place.table(self.values)
+        return converted(f"{name}[{bare(at)}]", ctype, node.ctype(place))
 
 
 @dataclass(frozen=True)
@@ -138,18 +155,22 @@ class Mask(Rule):
 
 @dataclass(frozen=True)
 class ShiftBy(Rule):
-    """⌊x/2^(offset − n)⌋ of x and n; offset − n is never negative."""
+    """⌊x/2^(offset − n)⌋ of x and n; offset − n is never negative. Without an offset ⌊x/2^n⌋ of listed n."""
 
-    offset: int
+    offset: int | None
     weight = 2
 
     def bounds(self, node: Node, known: Bounds) -> Interval:
         x, n = (known.of(a) for a in node.args)
+        if self.offset is None:
+            return nodes.shifted(x, n)
         return nodes.shifted(x, (max(self.offset - n[1], 0), max(self.offset - n[0], 0)))
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         x, n = node.args
         ctype, last = x.ctype(place), WIDTHS[x.ctype(place)] - 1
+        if self.offset is None:
+            return converted(f"({place.read(x, index)} >> {place.read(n, index)})", ctype, node.ctype(place))
         amount = f"({self.offset or ''}{' ' if self.offset else ''}-{' ' if self.offset else ''}{place.read_as(n, index, INT32)})"
         if self.offset - n.interval[0] > last:
             amount = f"{place.helper('linger_clip32')}({bare(amount)}, 0, {last})"
@@ -310,6 +331,11 @@ def factor_text(place: Place, bits: int, ctype: str) -> str:
     if bits > WIDTHS[ctype] - 2:
         raise place.refuse(f"a factor of 2^{bits} does not fit in {WIDTHS[ctype]} bits")
     return literal(1 << bits, ctype)
+
+
+def listed_node(values: Sequence[int], shape: Shape) -> Node:
+    """A tensor of known numbers along one axis; of one number where they are equal."""
+    return constant_node(values[0], shape) if len(set(values)) == 1 else Node(Listed(tuple(values)), (), shape)
 
 
 def constant_node(value: int, shape: Shape = ()) -> Node:

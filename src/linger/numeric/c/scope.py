@@ -34,7 +34,7 @@ from linger.numeric.c.nodes import (
     size_of,
     storage_type,
 )
-from linger.numeric.c.rules import Constant, Same, converted
+from linger.numeric.c.rules import Constant, Listed, Same, converted
 from linger.numeric.c.views import Gathered, Joined, Padded, Total, View
 
 _LONGEST = 72
@@ -370,7 +370,7 @@ def only_total(filled: Filled) -> Node | None:
     waiting = [node for node, _ in filled]
     while waiting:
         node = waiting.pop()
-        if node in visited or node.buffer is not None or isinstance(node.rule, Constant):
+        if node in visited or node.buffer is not None or isinstance(node.rule, (Constant, Listed)):
             continue
         visited.add(node)
         if isinstance(node.rule, Total) and node.shape == shape:

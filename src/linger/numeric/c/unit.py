@@ -126,7 +126,7 @@ def helper_text(names: Iterable[str]) -> str:
     return "".join("\n" + text for name, text in _ALL.items() if name in used)
 
 
-_TYPES = {"bool": "uint8_t", "float32": FLOAT, **{f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)}}
+_TYPES = {"bool": "uint8_t", "uint8": "uint8_t", "float32": FLOAT, **{f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)}}
 _WIDTH_OF = {"uint8_t": 8, FLOAT: 32, **{f"int{bits}_t": bits for bits in (8, 16, 32, 64)}}
 _PLAIN = {
     "⌊": "floor(", "⌋": ")", "⌉": " + 0.5)", "½": "0.5", "·": "*", "∗": "conv", "−": "-", "Σ": "sum ", "ᵀ": "'",
@@ -150,7 +150,7 @@ class Input:
 
     Args:
         shape: The size of each axis.
-        dtype: int8, int16, int32, int64, float32 or bool.
+        dtype: int8, uint8, int16, int32, int64, float32 or bool.
         known: The array that it always is. It tightens the intervals; the function still takes it as a parameter.
         order: Its axes from the outermost to the innermost in memory; None: as they come.
     """
@@ -382,7 +382,7 @@ def _input(draft: Draft, declared: Input | None, name: str) -> Node | None:
     draft.check_size(declared.shape)
     is_real = ctype == FLOAT
     known = None if is_real else declared.known
-    interval = (0, 0) if is_real else RANGES[ctype]
+    interval = (0, 0) if is_real else (0, 1) if declared.dtype == "bool" else RANGES[ctype]
     if known is not None and known.size:
         interval = int(np.min(known)), int(np.max(known))
     node = Node(rules.Stored(), (), declared.shape, interval=interval, is_real=is_real, known=known)

@@ -123,7 +123,7 @@ class OnnxKernel(OnnxProducts):
         self, w: OnnxValue, b: OnnxValue, factor: OnnxValue, *, axes: int
     ) -> Callable[[OnnxValue], OnnxValue]:
         dtype, factor = self.narrow_type, self.narrow(factor)
-        matrix = self.mul(self.narrow(w), factor)  # exact: factor is a power of two
+        matrix = self.mul(self.narrow(w), self._of_rows(factor, _MATRIX))  # exact: factors are powers of two
         matrix = self.emit("Transpose", [matrix], dtype, perm=(1, 0))
         offset = self.add(self.mul(self.narrow(b), factor), self.constant(0.5, dtype))
 
@@ -340,8 +340,8 @@ class OnnxKernel(OnnxProducts):
 
     # numbers
     def _known(self, x: OnnxValue) -> float:
-        """A number, or NaN where it is not known: no comparison with it holds."""
-        return float("nan") if x.known is None else float(x.known)
+        """A number, the smallest of a vector, or NaN where it is not known: no comparison with it holds."""
+        return float("nan") if x.known is None else float(x.known.min())
 
     def _to_output(self, cell: Cell[OnnxValue]) -> OnnxValue:
         """From Q7 to the output, narrow."""
@@ -380,12 +380,16 @@ class OnnxKernel(OnnxProducts):
         """A bound on the magnitude of the state's rounded product, as a wide integer."""
         if cell.w.known is not None and cell.b.known is not None and cell.factor.known is not None:
             sums = np.abs(cell.w.known.astype(np.float64)).sum(axis=1) * -self._known(cell.ends[0])
-            largest = (sums + np.abs(cell.b.known.astype(np.float64))).max(initial=0.0)
-            return self.scalar(float(np.floor(largest * cell.factor.known)) + 2.0)
+            largest = ((sums + np.abs(cell.b.known.astype(np.float64))) * cell.factor.known).max(initial=0.0)
+            return self.scalar(float(np.floor(largest)) + 2.0)
         w, b = (self.wide(self.emit("Abs", [self.narrow(v)], FLOAT)) for v in (cell.w, cell.b))
         sums = self.mul(self._reduce("ReduceSum", w, [1]), self.sub(self.scalar(0.0), self.wide(cell.ends[0])))
-        largest = self._reduce("ReduceMax", self.add(sums, b), None)
-        return self.add(self.floor(self.mul(largest, cell.factor)), self.scalar(2.0))
+        totals = self.add(sums, b)
+        if cell.factor.axis is None:
+            largest = self.mul(self._reduce("ReduceMax", totals, None), cell.factor)
+        else:
+            largest = self._reduce("ReduceMax", self.mul(totals, cell.factor), None)
+        return self.add(self.floor(largest), self.scalar(2.0))
 
     # tables
     def _sigmoid(self, cell: Cell[OnnxValue]) -> OnnxValue:
@@ -443,7 +447,9 @@ class OnnxKernel(OnnxProducts):
         A partial sum is at most all tables and the reach, and a multiple of the factor and of ½.
         """
         count, factor = len(tables.starts), self.narrow(cell.factor)
-        matrix = self.emit("Transpose", [self.mul(self.narrow(cell.w), factor)], FLOAT, perm=(1, 0))
+        matrix = self.emit(
+            "Transpose", [self.mul(self.narrow(cell.w), self._of_rows(factor, _MATRIX))], FLOAT, perm=(1, 0)
+        )
         offset = self.add(self.mul(self.narrow(cell.b), factor), self.constant(0.5, FLOAT))
         starts = self._by_gate(cell, tables.starts)
         find = self.entries(tables.joint, starts)

@@ -11,6 +11,10 @@ when the expansion is written, or in an `If` on constants that runtimes fold.
 float32 holds every multiple of a step below 2^24 steps, so where bound < 2^24·step nothing is rounded: not the value, and
 not the partial sums of a product in any order, fused or not, because the bound is one of the sum of magnitudes.
 
+**A power of two for each channel.** Factors 2^-e of output channels go into the rows of the weights. Then factor, bound and step are
+vectors: what channel c has are multiples of step·2^-e below bound·2^-e, as many as before, and an offset of ½ makes its step
+at most ½. The condition is asked of each channel on its own, and all must hold it.
+
 **Why QuantizeLinear rounds down.** It takes the nearest whole number, the even one of two. With z = y − ½ + step/2 no such
 tie exists: y = n + j·step with 0 ≤ j·step ≤ 1 − step gives n − ½ + step/2 ≤ z ≤ n + ½ − step/2, and the nearest is n = ⌊y⌋.
 z is a multiple of step/2, so it asks for one bit more; where that is not there, Floor and Cast are written.
@@ -22,20 +26,21 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, Unpack
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.numeric.fixed import FLOAT32_EXACT, is_power_of_two, limits
+from linger.numeric.fixed import FLOAT32_EXACT, limits
 from linger.numeric.kernel import ConvGeometry, ConvTransposeGeometry
 from linger.numeric.onnx.writer import (
+    BEYOND,
     BOOL,
     DOUBLE,
     FLOAT,
     INT32,
+    INT64,
     INTEGER_TYPES,
     UINT8,
     AttributeRef,
@@ -95,6 +100,8 @@ class _Deferred(OnnxValue):
     make: _Make
     narrow: Callable[[], _Narrow | None]
     data: OnnxValue | None = None
+    channels: int | None = None
+    """Of a product: the axis of its output channels, whose factors go into the weights."""
 
 
 class OnnxProducts(OnnxWriter):
@@ -111,9 +118,11 @@ class OnnxProducts(OnnxWriter):
         self._computed: ChainMap[_Deferred, OnnxValue] = ChainMap()
 
     # values that wait
-    def integers(self, make: _Make, write: _Combine, bound: _Make) -> OnnxValue:
+    def integers(self, make: _Make, write: _Combine, bound: _Make, channels: int | None = None) -> OnnxValue:
         """A wide value of whole numbers below `bound` in magnitude; `write` as in `_Narrow`."""
-        return _Deferred(DOUBLE, make=make, narrow=lambda: self._whole(write, bound())) if self.is_deferring else make()
+        if not self.is_deferring:
+            return make()
+        return _Deferred(DOUBLE, make=make, narrow=lambda: self._whole(write, bound()), channels=channels)
 
     def _whole(self, write: _Combine, bound: OnnxValue | None) -> _Narrow:
         one = self.scalar(1.0)
@@ -142,7 +151,7 @@ class OnnxProducts(OnnxWriter):
 
     # the vocabulary
     def wide(self, x: OnnxValue) -> OnnxValue:
-        if not self.is_deferring or is_constant(x) or x.dtype not in (FLOAT, *INTEGER_TYPES.values()):
+        if not self.is_deferring or is_constant(x) or x.dtype not in (FLOAT, UINT8, *INTEGER_TYPES.values()):
             return super().wide(x)
 
         def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
@@ -182,10 +191,18 @@ class OnnxProducts(OnnxWriter):
     def div(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
         return self._scale(a, b, super().div, lambda: super(OnnxProducts, self).div(self.scalar(1.0), b))
 
+    def per_channel(self, w: OnnxValue, x: OnnxValue) -> OnnxValue:
+        is_factor = w.axis is not None and isinstance(x, _Deferred) and x.channels == 1
+        return replace(w, axis=1) if is_factor else super().per_channel(w, x)
+
     def _scale(self, a: OnnxValue, b: OnnxValue, fold: _Combine, factor_of: _Make) -> OnnxValue:
-        """Times or by a scalar, which must be a power of two."""
-        if not (isinstance(a, _Deferred) and b.is_scalar):
+        """Times or by a scalar, which must be a power of two; of a product, times one power of two for each channel."""
+        if not isinstance(a, _Deferred) or not (b.is_scalar or (b.axis is not None and b.axis == a.channels)):
             return fold(a, b)
+
+        def make() -> OnnxValue:
+            x = self._settled(a)
+            return fold(x, super(OnnxProducts, self).per_channel(replace(b, axis=None), x) if b.axis == 1 else b)
 
         def narrow() -> _Narrow | None:
             base = self._base(a)
@@ -194,8 +211,8 @@ class OnnxProducts(OnnxWriter):
             factor = factor_of()
             known = factor.known
             absolute = self.emit("Abs", [factor], DOUBLE) if known is None else self.constant(np.abs(known), DOUBLE)
-            size = replace(absolute, is_scalar=True)
-            if size.known is not None and not 1 / _FLOAT32_RANGE < size.known < _FLOAT32_RANGE:
+            size = replace(absolute, is_scalar=b.axis is None, axis=b.axis)
+            if size.known is not None and not np.all((size.known > 1 / _FLOAT32_RANGE) & (size.known < _FLOAT32_RANGE)):
                 return None
             return replace(
                 base,
@@ -204,10 +221,10 @@ class OnnxProducts(OnnxWriter):
                 bound=self._times(base.bound, size),
                 unit=self._times(base.unit, size),
                 step=self._times(base.step, size),
-                conditions=(*base.conditions, self._is_power_of_two(b)),
+                conditions=(*base.conditions, *([] if b.axis is not None else [self._is_power_of_two(b)])),
             )
 
-        return _Deferred(DOUBLE, make=lambda: fold(self._settled(a), b), narrow=narrow)
+        return _Deferred(DOUBLE, make=make, narrow=narrow)
 
     def add(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
         return self._combine(a, b, super().add)
@@ -281,12 +298,12 @@ class OnnxProducts(OnnxWriter):
         def in_float64() -> OnnxValue:
             return super(OnnxProducts, self).store(self._settled(x), bits, is_unsigned=is_unsigned)
 
-        narrow = x.narrow() if isinstance(x, _Deferred) and not is_unsigned else None
+        narrow = x.narrow() if isinstance(x, _Deferred) else None
         if narrow is None:
             return in_float64()
         width = self.scalar(bits)
         fits = self._all(*self._conditions(narrow), self._less(width, self.scalar(_DATA_BITS + 1.0)))
-        return self._choose(fits, lambda: self._stored(narrow, bits, width), in_float64)
+        return self._choose(fits, lambda: self._stored(narrow, bits, width, is_unsigned=is_unsigned), in_float64)
 
     def real(self, x: OnnxValue) -> OnnxValue:
         def in_float64() -> OnnxValue:
@@ -299,7 +316,7 @@ class OnnxProducts(OnnxWriter):
         return self._choose(self._all(*self._conditions(narrow), is_finite), lambda: self._plain(narrow), in_float64)
 
     # writing float32
-    def _stored(self, narrow: _Narrow, bits: int | AttributeRef, width: OnnxValue) -> OnnxValue:
+    def _stored(self, narrow: _Narrow, bits: int | AttributeRef, width: OnnxValue, *, is_unsigned: bool) -> OnnxValue:
         """Bytes by QuantizeLinear, which rounds and limits in one pass; else Floor and Cast.
 
         A real input may be NaN, of which a Cast makes 0, as the reference does, and a QuantizeLinear the lowest number.
@@ -311,15 +328,15 @@ class OnnxProducts(OnnxWriter):
                 shift = super(OnnxProducts, self).sub(self._half(narrow.step), self.scalar(0.5))
                 offset = super(OnnxProducts, self).add(offset, shift)
             x = narrow.write(narrow.factor, offset)
-            ends = zip(narrow.limits or (), limits(_BYTE), strict=False)
+            ends = zip(narrow.limits or (), (0, 2**_BYTE - 1) if is_unsigned else limits(_BYTE), strict=False)
             is_byte_clip = narrow.limits is not None and all(is_number(end, limit) for end, limit in ends)
             x = x if is_byte_clip else self._clipped(x, narrow.limits)
-            parameters = [self.constant(1.0, FLOAT), self.constant(0, integer_type(_BYTE))]
-            rounded = self.emit("QuantizeLinear", [x, *parameters], integer_type(_BYTE))
-            return super(OnnxProducts, self).store(rounded, bits)
+            kind = integer_type(_BYTE, is_unsigned=is_unsigned)
+            rounded = self.emit("QuantizeLinear", [x, self.constant(1.0, FLOAT), self.constant(0, kind)], kind)
+            return super(OnnxProducts, self).store(rounded, bits, is_unsigned=is_unsigned)
 
         def as_floats() -> OnnxValue:
-            return super(OnnxProducts, self).store(self._plain(narrow), bits)
+            return super(OnnxProducts, self).store(self._plain(narrow), bits, is_unsigned=is_unsigned)
 
         if narrow.bound is None:
             return as_floats()
@@ -368,53 +385,24 @@ class OnnxProducts(OnnxWriter):
         """Whether float32 holds every multiple of a power of two up to a bound."""
         return self._less(bound, super().mul(step, self.scalar(FLOAT32_EXACT)))
 
-    def _less(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
-        if a.known is None or b.known is None:
-            return self.emit("Less", [a, b], BOOL)
-        return self.constant(a.known < b.known, BOOL)
-
-    def _smaller(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
-        return replace(self._binary("Min", np.minimum, a, b), is_scalar=True)
-
-    def _times(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
-        """a·b of scalars; a node that changes nothing would be removed by runtimes, with a warning."""
-        return b if is_number(a, 1.0) else a if is_number(a, 0.0) or is_number(b, 1.0) else super().mul(a, b)
-
-    def _half(self, step: OnnxValue) -> OnnxValue:
-        return super().mul(step, self.scalar(0.5))
-
-    def _is_power_of_two(self, x: OnnxValue) -> OnnxValue:
-        """Whether x + x·2^-53 is x, for x = m·2^e in float64 with 1 ≤ m < 2; scales are positive.
-
-        Half the distance to the next number is 2^(e−53). For m = 1 the sum is a tie between x, whose last bit is 0, and
-        the next number: x. For m > 1 it lies above the tie and is rounded up.
-        """
-        if x.known is not None:
-            return self.constant(is_power_of_two(x.known.item()), BOOL)
-        above = super().add(x, super().mul(x, self.scalar(2.0**-53)))
-        return self.emit("Not", [self.emit("Less", [x, above], BOOL)], BOOL)
-
-    def _all(self, *conditions: OnnxValue) -> OnnxValue:
-        known = [bool(c.known) for c in conditions if c.known is not None]
-        open_ones = [c for c in conditions if c.known is None]
-        if not all(known) or not open_ones:
-            return self.constant(all(known), BOOL)
-        return reduce(lambda total, each: self.emit("And", [total, each], BOOL), open_ones)
-
     # products
     def _largest_sum(
         self,
+        x: OnnxValue,
         w: OnnxValue,
         b: OnnxValue | None,
         x_bits: int | AttributeRef,
         transposed_group: int | AttributeRef | None = None,
     ) -> OnnxValue:
-        """2^(bits−1)·max Σ|w| + max|b|: below 2^24 float32 sums are exact in any order."""
+        """2^(bits−1)·max Σ|w| + max|b|, 2^bits of unsigned data: below 2^24 float32 sums are exact in any order."""
+        sign_bits = float(x.dtype != UINT8)
         offset = np.zeros(1) if b is None else b.known
         if w.known is not None and offset is not None and not isinstance(x_bits, AttributeRef):
             assert not isinstance(transposed_group, AttributeRef)  # attributes are all numbers, or none is
             sums = by_output(np.abs(w.known.astype(np.float64)), transposed_group).sum(axis=1)
-            bound = sums.max(initial=0.0) * 2.0 ** (x_bits - 1) + np.abs(offset.astype(np.float64)).max(initial=0.0)
+            bound = sums.max(initial=0.0) * 2.0 ** (x_bits - sign_bits) + np.abs(offset.astype(np.float64)).max(
+                initial=0.0
+            )
             return self.scalar(bound)
         if transposed_group is None:
             totals = self._reduce("ReduceSum", self._reshape(self.emit("Abs", [self.wide(w)], DOUBLE), [0, -1]), [1])
@@ -427,13 +415,13 @@ class OnnxProducts(OnnxWriter):
             taps = self.emit("ConvTranspose", [ones, magnitudes], FLOAT, group=transposed_group)
             totals = self._reduce("ReduceSum", self.wide(taps), [0, 2, 3])
         total = self._reduce("ReduceMax", totals, None)
-        reach = self.pow2(self.sub(self.scalar(x_bits), self.scalar(1.0)))
+        reach = self.pow2(self.sub(self.scalar(x_bits), self.scalar(sign_bits)))
         largest = self.mul(total, reach)
         if b is not None:
             largest = self.add(largest, self._reduce("ReduceMax", self.emit("Abs", [self.wide(b)], DOUBLE), None))
         return replace(largest, is_scalar=True)
 
-    def _product(self, largest: OnnxValue, in_float: _Combine, otherwise: _Make) -> OnnxValue:
+    def _product(self, largest: OnnxValue, in_float: _Combine, otherwise: _Make, channels: int = 1) -> OnnxValue:
         """A product, with its largest sum: in float32 from a factor and an offset, or otherwise.
 
         One is added to the sum, so that weights of zero do not allow every factor.
@@ -444,10 +432,12 @@ class OnnxProducts(OnnxWriter):
             holds = self._less(largest, self.scalar(FLOAT32_EXACT))
             return self._choose(holds, lambda: self.cast(in_float(one, zero), DOUBLE), otherwise)
 
-        return self.integers(make, in_float, lambda: self.add(largest, one))
+        return self.integers(make, in_float, lambda: self.add(largest, one), channels)
 
-    def _scaled_bias(self, b: OnnxValue, factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
+    def _scaled_bias(self, b: _Bias, factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
         """b·factor + offset in float32, which holds it where it holds the product's sums."""
+        if b is None:
+            return self.cast(offset, FLOAT)
         if is_number(factor, 1.0) and is_number(offset, 0.0):
             return self.cast(b, FLOAT)
         return self.cast(self.add(self.mul(self.cast(b, DOUBLE), factor), offset), FLOAT)
@@ -460,7 +450,7 @@ class OnnxProducts(OnnxWriter):
             return result if bias is None else self.emit("Add", [result, bias], dtype)
 
         def in_float(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
-            weight = self.scaled(self.cast(w, FLOAT), factor, self.scalar(0.0))
+            weight = self.scaled(self.cast(w, FLOAT), self._of_rows(factor, 2), self.scalar(0.0))
             if b is None:
                 return self.scaled(product(weight, None), self.scalar(1.0), offset)
             return product(weight, self._scaled_bias(b, factor, offset))
@@ -468,7 +458,7 @@ class OnnxProducts(OnnxWriter):
         def in_double() -> OnnxValue:
             return product(self.cast(w, DOUBLE), None if b is None else self.cast(b, DOUBLE))
 
-        return self._product(self._largest_sum(w, b, x_bits), in_float, in_double)
+        return self._product(self._largest_sum(x, w, b, x_bits), in_float, in_double, channels=-1)
 
     def matmul(self, x: OnnxValue, y: OnnxValue) -> OnnxValue:
         return self.emit("MatMul", [self._factor(x, DOUBLE), self._factor(y, DOUBLE)], DOUBLE)
@@ -517,36 +507,29 @@ class OnnxProducts(OnnxWriter):
             total = self._weighted_sum(parts())
             return total if b is None else self.add(total, self._reshape(self.wide(b), per_channel))
 
-        return self._product(self._largest_sum(w, b, x_bits), self._in_float("Conv", x, w, b, geometry), in_integers)
+        def scaled(factor: OnnxValue) -> OnnxValue:
+            return self.scaled(self.cast(w, FLOAT), self._of_rows(factor, len(per_channel)), self.scalar(0.0))
+
+        in_float = self._in_float("Conv", x, scaled, b, geometry)
+        return self._product(self._largest_sum(x, w, b, x_bits), in_float, in_integers)
 
     def _in_float(
-        self, op_type: str, x: OnnxValue, w: OnnxValue, b: OnnxValue | None, geometry: ConvGeometry
+        self,
+        op_type: str,
+        x: OnnxValue,
+        scaled: Callable[[OnnxValue], OnnxValue],
+        b: OnnxValue | None,
+        geometry: ConvGeometry,
     ) -> _Combine:
-        """What writes a convolution in float32, its factor in the weights and its offset in the bias."""
+        """What writes a convolution in float32, its factor in the weights, which `scaled` gives, and its offset in the bias."""
 
         def write(factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
-            inputs = [self.cast(x, FLOAT), self.scaled(self.cast(w, FLOAT), factor, self.scalar(0.0))]
-            if b is None:
+            inputs = [self.cast(x, FLOAT), scaled(factor)]
+            if b is None and offset.axis is None:
                 return self.scaled(self.emit(op_type, inputs, FLOAT, **geometry), self.scalar(1.0), offset)
             return self.emit(op_type, [*inputs, self._scaled_bias(b, factor, offset)], FLOAT, **geometry)
 
         return write
-
-    def _weighted_sum(self, parts: Iterator[tuple[OnnxValue, int]]) -> OnnxValue:
-        """The sum of products of digits, each times the weight of its digits; written in the order of the iterator."""
-        wide = ((self.wide(product), weight) for product, weight in parts)
-        return reduce(self.add, (part if weight == 1 else self.mul(part, self.scalar(weight)) for part, weight in wide))
-
-    def _bytes(self, x: OnnxValue) -> list[tuple[OnnxValue, int, int]]:
-        """(unsigned byte, zero point, weight) of each byte, highest first."""
-        if self.element_bits <= 8:
-            moved = self.add(self.cast(x, INT32), self.constant(128, INT32))
-            return [(self.cast(moved, UINT8), 128, 1)]
-        wide = self.wide(x)
-        high = self.floor(self.div(wide, self.scalar(256.0)))
-        low = self.sub(wide, self.mul(high, self.scalar(256.0)))
-        high = self.add(high, self.scalar(128.0))
-        return [(self.cast(high, UINT8), 128, 256), (self.cast(low, UINT8), 0, 1)]
 
     def conv_transpose2d(
         self,
@@ -573,19 +556,22 @@ class OnnxProducts(OnnxWriter):
             total = self._weighted_sum(parts())
             return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
 
-        largest = self._largest_sum(w, b, x_bits, geometry["group"])
-        return self._product(largest, self._in_float("ConvTranspose", x, w, b, geometry), in_digits)
+        def scaled(factor: OnnxValue) -> OnnxValue:
+            """Weights are [in, out/group, …]: for factors, the groups of input channels become an axis of their own."""
+            weight = self.cast(w, FLOAT)
+            if factor.axis is None:
+                return self.scaled(weight, factor, self.scalar(0.0))
+            group = self._reshape(self.cast(self.derive("group_count", float, geometry["group"]), INT64), [1])
+            shape = self.emit("Shape", [weight], INT64)
+            inner = self.emit("Slice", [shape, self.constant([1], INT64), self.constant([BEYOND], INT64)], INT64)
+            sizes = self.emit("Concat", [group, self.constant([-1], INT64), inner], INT64, axis=0)
+            of_channels = self.emit("Concat", [group, self.constant([1, -1, 1, 1], INT64)], INT64, axis=0)
+            rows = self.emit("Reshape", [self.cast(factor, FLOAT), of_channels], FLOAT)
+            split = self.scaled(self.emit("Reshape", [weight, sizes], FLOAT), rows, self.scalar(0.0))
+            return self.emit("Reshape", [split, shape], FLOAT)
 
-    def _digits(self, x: OnnxValue, width: int) -> list[tuple[OnnxValue, int]]:
-        """(digit, weight) in base 2^width, lowest first; all but the highest are unsigned."""
-        digits: list[tuple[OnnxValue, int]] = []
-        rest, weight = x, 1
-        for _ in range(self.element_bits // width - 1):
-            rest = self.wide(rest)
-            high = self.floor(self.div(rest, self.scalar(2.0**width)))
-            digits.append((self.sub(rest, self.mul(high, self.scalar(2.0**width))), weight))
-            rest, weight = high, weight << width
-        return [*digits, (rest, weight)]
+        largest = self._largest_sum(x, w, b, x_bits, geometry["group"])
+        return self._product(largest, self._in_float("ConvTranspose", x, scaled, b, geometry), in_digits)
 
 
 def by_output(weight: NDArray[Any], transposed_groups: int | None) -> NDArray[Any]:

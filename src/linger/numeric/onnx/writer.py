@@ -7,28 +7,31 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from linger.numeric.fixed import storage_bits
+from linger.numeric.fixed import is_power_of_two, storage_bits
 from linger.numeric.kernel import Ints
 
 DOUBLE, FLOAT, INT64, INT32 = ir.DataType.DOUBLE, ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.INT32
 UINT8, BOOL = ir.DataType.UINT8, ir.DataType.BOOL
 INTEGER_TYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16, 32: INT32}
+UNSIGNED_TYPES = {8: UINT8, 16: ir.DataType.UINT16, 32: ir.DataType.UINT32}
 ATTRIBUTE_TYPES = {
     "float": ir.AttributeType.FLOAT,
     "int": ir.AttributeType.INT,
     "ints": ir.AttributeType.INTS,
     "str": ir.AttributeType.STRING,
+    "tensor": ir.AttributeType.TENSOR,
 }
 OUTPUT_TYPE = "o_dtype"
 """Extra attribute of a node in a file with functions: the ONNX type code of its output."""
 
 _EYE_WIDTH = 64
-_ALL = 1 << 30
+BEYOND = 1 << 30
 """An end beyond that of any shape."""
 
 _AXES_ARE_AN_INPUT = {"ReduceSum": 13, "ReduceMax": 18}
@@ -56,22 +59,24 @@ class Derived:
 class OnnxValue:
     """A tensor in the graph being written; `known` holds its content where that is fixed.
 
-    `is_scalar` marks a scalar that is computed from attributes and constants.
+    `is_scalar` marks a scalar that is computed from attributes and constants, `axis` a vector of such with a number for each
+    channel: the axis of a tensor along which it lies.
     """
 
     dtype: ir.DataType
     value: ir.Value | None = None
     known: np.ndarray[Any, Any] | None = None
     is_scalar: bool = False
+    axis: int | None = None
 
 
 def _scalar(x: OnnxValue) -> OnnxValue:
     return replace(x, is_scalar=True)
 
 
-def integer_type(bits: int) -> ir.DataType:
+def integer_type(bits: int, *, is_unsigned: bool = False) -> ir.DataType:
     """The ONNX type that stores integers of this width."""
-    return INTEGER_TYPES[storage_bits(bits)]
+    return UNSIGNED_TYPES[storage_bits(bits)] if is_unsigned else INTEGER_TYPES[storage_bits(bits)]
 
 
 def low_part(name: str) -> str:
@@ -145,8 +150,8 @@ class OnnxWriter:
         if x.dtype == dtype:
             return x
         if x.value is None and x.known is not None:
-            return self.constant(x.known, dtype)
-        return replace(self.emit("Cast", [x], dtype, to=int(dtype)), is_scalar=x.is_scalar)
+            return replace(self.constant(x.known, dtype), axis=x.axis)
+        return replace(self.emit("Cast", [x], dtype, to=int(dtype)), is_scalar=x.is_scalar, axis=x.axis)
 
     @contextmanager
     def _branch(self) -> Iterator[list[ir.Node]]:
@@ -189,8 +194,13 @@ class OnnxWriter:
 
     def vector(self, values: tuple[int, ...] | AttributeRef) -> OnnxValue:
         if not isinstance(values, AttributeRef):
-            return self.constant(values, DOUBLE)
-        return self.cast(self.emit("Constant", [], INT64, value_ints=values), DOUBLE)
+            return replace(self.constant(values, DOUBLE), axis=-1)
+        if self.opset >= 12:
+            return replace(self.cast(self.emit("Constant", [], INT64, value_ints=values), DOUBLE), axis=-1)
+        # opset 11 makes a constant of a tensor alone, so the node gets its numbers as one, too
+        tensor = AttributeRef(f"{values.name}_tensor", "tensor")
+        self.derived[tensor.name] = Derived(lambda numbers: np.asarray(numbers, np.float64), (values,), "tensor")
+        return replace(self.emit("Constant", [], DOUBLE, value=tensor), axis=-1)
 
     def single(self, value: float | AttributeRef) -> OnnxValue:
         if not isinstance(value, AttributeRef):
@@ -209,8 +219,9 @@ class OnnxWriter:
 
     def pow2(self, exponent: OnnxValue) -> OnnxValue:
         if exponent.known is not None:
-            return self.constant(np.exp2(exponent.known), DOUBLE)
-        return _scalar(self.emit("Pow", [self.constant(2.0, DOUBLE), exponent], DOUBLE))
+            return replace(self.constant(np.exp2(exponent.known), DOUBLE), axis=exponent.axis)
+        power = self.emit("Pow", [self.constant(2.0, DOUBLE), exponent], DOUBLE)
+        return replace(power, is_scalar=exponent.axis is None, axis=exponent.axis)
 
     def derive(self, name: str, compute: Callable[..., float], *attributes: Any) -> OnnxValue:
         if not any(isinstance(a, AttributeRef) for a in attributes):
@@ -231,21 +242,23 @@ class OnnxWriter:
         return self.cast(x, DOUBLE)
 
     def store(self, x: OnnxValue, bits: int | AttributeRef, *, is_unsigned: bool = False) -> OnnxValue:
-        if is_unsigned:
-            return self.cast(x, UINT8)
         if not isinstance(bits, AttributeRef):
-            return self.cast(x, integer_type(bits))
-        self.derived[OUTPUT_TYPE] = Derived(lambda width: int(integer_type(width)), (bits,), "int")
-        return self.emit("Cast", [x], integer_type(8), to=AttributeRef(OUTPUT_TYPE, "int"))
+            return self.cast(x, integer_type(bits, is_unsigned=is_unsigned))
+        type_of = partial(integer_type, is_unsigned=is_unsigned)
+        self.derived[OUTPUT_TYPE] = Derived(lambda width: int(type_of(width)), (bits,), "int")
+        return self.emit("Cast", [x], type_of(8), to=AttributeRef(OUTPUT_TYPE, "int"))
 
     def real(self, x: OnnxValue) -> OnnxValue:
         return self.cast(x, FLOAT)
 
     # arithmetic
     def _binary(self, op_type: str, fold: Callable[..., Any], a: OnnxValue, b: OnnxValue) -> OnnxValue:
-        if a.known is not None and b.known is not None and a.known.ndim == 0 and b.known.ndim == 0:
-            return self.constant(fold(a.known, b.known), a.dtype)
-        return replace(self.emit(op_type, [a, b], a.dtype), is_scalar=a.is_scalar and b.is_scalar)
+        axis = (b if a.axis is None else a).axis
+        has_numbers = all(x.is_scalar or x.axis is not None for x in (a, b))  # no tensor
+        axis = axis if has_numbers else None
+        if a.known is not None and b.known is not None and (axis is not None or a.known.ndim == b.known.ndim == 0):
+            return replace(self.constant(fold(a.known, b.known), a.dtype), axis=axis)
+        return replace(self.emit(op_type, [a, b], a.dtype), is_scalar=a.is_scalar and b.is_scalar, axis=axis)
 
     def add(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
         return self._binary("Add", np.add, a, b)
@@ -295,7 +308,50 @@ class OnnxWriter:
             return self.emit(op_type, [x], x.dtype, axes=axes, keepdims=1)
         return self.emit(op_type, [x, self.emit("Constant", [], INT64, value_ints=axes)], x.dtype, keepdims=1)
 
+    # conditions
+    def _less(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        """Whether a < b, of every channel."""
+        if a.known is not None and b.known is not None:
+            return self.constant(np.all(a.known < b.known), BOOL)
+        less = self.emit("Less", [a, b], BOOL)
+        if a.axis is None and b.axis is None:
+            return less
+        return self.cast(self._reduce("ReduceMin", self.cast(less, FLOAT), None), BOOL)
+
+    def _smaller(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        smaller = self._binary("Min", np.minimum, a, b)
+        return replace(smaller, is_scalar=smaller.axis is None)
+
+    def _times(self, a: OnnxValue, b: OnnxValue) -> OnnxValue:
+        """a·b of numbers; a node that changes nothing would be removed by runtimes, with a warning."""
+        return b if is_number(a, 1.0) else a if is_number(a, 0.0) or is_number(b, 1.0) else self.mul(a, b)
+
+    def _half(self, step: OnnxValue) -> OnnxValue:
+        return self.mul(step, self.scalar(0.5))
+
+    def _is_power_of_two(self, x: OnnxValue) -> OnnxValue:
+        """Whether x + x·2^-53 is x, for x = m·2^e in float64 with 1 ≤ m < 2; scales are positive.
+
+        Half the distance to the next number is 2^(e−53). For m = 1 the sum is a tie between x, whose last bit is 0, and
+        the next number: x. For m > 1 it lies above the tie and is rounded up.
+        """
+        if x.known is not None:
+            return self.constant(is_power_of_two(x.known.item()), BOOL)
+        above = self.add(x, self.mul(x, self.scalar(2.0**-53)))
+        return self.emit("Not", [self.emit("Less", [x, above], BOOL)], BOOL)
+
+    def _all(self, *conditions: OnnxValue) -> OnnxValue:
+        known = [bool(c.known) for c in conditions if c.known is not None]
+        open_ones = [c for c in conditions if c.known is None]
+        if not all(known) or not open_ones:
+            return self.constant(all(known), BOOL)
+        return reduce(lambda total, each: self.emit("And", [total, each], BOOL), open_ones)
+
     # shapes
+    def _of_rows(self, factor: OnnxValue, axes: int) -> OnnxValue:
+        """A factor, or one for each row of weights with so many axes."""
+        return factor if factor.axis is None else self._reshape(factor, [-1, *[1] * (axes - 1)])
+
     def _reshape(self, x: OnnxValue, shape: list[int]) -> OnnxValue:
         return self.emit("Reshape", [x, self.constant(np.asarray(shape, dtype=np.int64), INT64)], x.dtype)
 
@@ -317,7 +373,7 @@ class OnnxWriter:
         return self._lines(x, self.emit("Shape", [w], INT64))
 
     def group_lines(self, x: OnnxValue, groups: int | AttributeRef) -> OnnxValue:
-        beyond = self.constant([_ALL], INT64)
+        beyond = self.constant([BEYOND], INT64)
         item = self.emit("Slice", [self.emit("Shape", [x], INT64), self.constant([1], INT64), beyond], INT64)
         size = self.emit("ReduceProd", [item], INT64, keepdims=1)
         return self._lines(x, self.emit("Div", [size, self.cast(self.scalar(groups), INT64)], INT64))
@@ -363,13 +419,43 @@ class OnnxWriter:
         window = {"kernel_shape": kernel_shape, "strides": strides, "pads": pads, "dilations": dilations}
         return self._in_exact_type(x, lambda v: self.emit("MaxPool", [v], v.dtype, **window, ceil_mode=ceil_mode))
 
+    # digits of integers
+    def _weighted_sum(self, parts: Iterator[tuple[OnnxValue, int]]) -> OnnxValue:
+        """The sum of products of digits, each times the weight of its digits; written in the order of the iterator."""
+        wide = ((self.wide(product), weight) for product, weight in parts)
+        return reduce(self.add, (part if weight == 1 else self.mul(part, self.scalar(weight)) for part, weight in wide))
+
+    def _bytes(self, x: OnnxValue) -> list[tuple[OnnxValue, int, int]]:
+        """(unsigned byte, zero point, weight) of each byte, highest first."""
+        if x.dtype == UINT8:
+            return [(x, 0, 1)]
+        if self.element_bits <= 8:
+            moved = self.add(self.cast(x, INT32), self.constant(128, INT32))
+            return [(self.cast(moved, UINT8), 128, 1)]
+        wide = self.wide(x)
+        high = self.floor(self.div(wide, self.scalar(256.0)))
+        low = self.sub(wide, self.mul(high, self.scalar(256.0)))
+        high = self.add(high, self.scalar(128.0))
+        return [(self.cast(high, UINT8), 128, 256), (self.cast(low, UINT8), 0, 1)]
+
+    def _digits(self, x: OnnxValue, width: int) -> list[tuple[OnnxValue, int]]:
+        """(digit, weight) in base 2^width, lowest first; all but the highest are unsigned."""
+        digits: list[tuple[OnnxValue, int]] = []
+        rest, weight = x, 1
+        for _ in range(self.element_bits // width - 1):
+            rest = self.wide(rest)
+            high = self.floor(self.div(rest, self.scalar(2.0**width)))
+            digits.append((self.sub(rest, self.mul(high, self.scalar(2.0**width))), weight))
+            rest, weight = high, weight << width
+        return [*digits, (rest, weight)]
+
     # integers that stay what they are
     def _in_exact_type(self, x: OnnxValue, operate: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
         """Run `operate` on int8 where runtimes can (opset 12), else on the narrowest float that holds x exactly."""
         if self.element_bits == 8 and self.opset >= 12:
             return operate(x)
         via = FLOAT if self.element_bits <= 16 else DOUBLE
-        return self.cast(operate(self.cast(x, via)), integer_type(self.element_bits))
+        return self.cast(operate(self.cast(x, via)), x.dtype)
 
     def relu(self, x: OnnxValue) -> OnnxValue:
         return self._in_exact_type(x, lambda v: self.clip_below(v, self.constant(0, v.dtype)))
@@ -389,9 +475,9 @@ class OnnxWriter:
     def pad(self, x: OnnxValue, pads: OnnxValue, value: OnnxValue) -> OnnxValue:
         """Runtimes pad int8 from opset 13 on and int16 never."""
         is_direct = self.element_bits == 8 and self.opset >= 13
-        via = integer_type(8) if is_direct else FLOAT if self.element_bits <= 16 else DOUBLE
+        via = x.dtype if is_direct else FLOAT if self.element_bits <= 16 else DOUBLE
         padded = self.emit("Pad", [self.cast(x, via), self.cast(pads, INT64), self.cast(value, via)], via)
-        return self.cast(padded, integer_type(self.element_bits))
+        return self.cast(padded, x.dtype)
 
     def shuffle(self, x: OnnxValue, groups: int | AttributeRef) -> OnnxValue:
         """Gather, which takes every type, every rank and no elements at all, along an index computed from the shape."""
@@ -437,8 +523,8 @@ def make_attribute(name: str, value: Any) -> ir.Attr:
 
 
 def is_number(x: OnnxValue, number: float) -> bool:
-    """Whether a scalar is known to be this number."""
-    return x.known is not None and bool(x.known == number)
+    """Whether a scalar, or all of a vector, is known to be this number."""
+    return x.known is not None and bool(np.all(x.known == number))
 
 
 def is_constant(x: OnnxValue) -> bool:

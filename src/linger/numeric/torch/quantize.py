@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,10 +27,66 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from linger.errors import UsageError
-from linger.numeric.fixed import BIAS_BITS, MAX_EXPONENT, NEGLIGIBLE, limits, scale_for
+from linger.numeric.fixed import BIAS_BITS, MAX_EXPONENT, NEGLIGIBLE, as_float32, limits, scale_for
 
 Scale = Any
-"""A power of two, or the largest magnitude it follows from: a Python number or a tensor without axes."""
+"""A power of two, or the largest magnitude it follows from: a Python number or a tensor without axes.
+
+Weights with a scale for each output channel have a float64 vector. Its smallest number is the scale of the tensor (`base_of`); the
+others are that times 2^e, e the exponent of a channel (`exponents_of`).
+"""
+
+LARGEST_CHANNEL_EXPONENT = 12
+"""The most that a channel's scale is finer than the tensor's: weights 4096 times smaller than the largest keep their 8 bits.
+
+A finer one would only lengthen the shift behind the sum, beyond what float32 holds with the half of the rounding.
+"""
+
+
+def base_of(scale: Scale) -> Scale:
+    """The scale of a tensor of weights, where each channel may have its own."""
+    if not isinstance(scale, Tensor) or not scale.dim():
+        return scale
+    return float(scale.min()) if scale.is_cpu else scale.min()
+
+
+def exponents_of(scale: Scale) -> tuple[int, ...]:
+    """By how many powers of two the scale of each channel is finer than the tensor's; nothing where none is."""
+    if not isinstance(scale, Tensor) or not scale.dim():
+        return ()
+    found = torch.log2(scale / scale.min()).int().tolist()
+    return tuple(found) if any(found) else ()
+
+
+ZEROS = 2.0**-126
+"""Range of a tensor that held nothing but zeros: seen, but negligible."""
+
+MOMENTUM = 0.1
+"""Weight of the newest batch in a running range during training; the mean starts at the first one."""
+
+
+def per_weight(factor: Tensor, weight: Tensor, transposed_groups: int | None = None) -> Tensor:
+    """One number per output channel, in the shape that multiplies the weight."""
+    trailing = [1] * (weight.dim() - 2)
+    if transposed_groups is None:
+        return factor.reshape(-1, 1, *trailing)
+    # input channel i belongs to group i // (in/groups); its row holds the out/groups outputs of that group
+    rows = factor.reshape(transposed_groups, -1)
+    return rows.repeat_interleave(weight.shape[0] // transposed_groups, dim=0).reshape(*weight.shape[:2], *trailing)
+
+
+def by_channel(weight: Tensor, transposed_groups: int | None = None) -> Tensor:
+    """Weights as rows, one for each output channel; of a transposed convolution, which has `transposed_groups`, too."""
+    if transposed_groups is None:
+        return weight.flatten(1)
+    rows = weight.reshape(transposed_groups, -1, *weight.shape[1:]).transpose(1, 2)
+    return rows.reshape(transposed_groups * weight.shape[1], -1)
+
+
+def channel_magnitudes(weight: Tensor, transposed_groups: int | None = None) -> Tensor:
+    """The largest magnitude of each output channel, a float64 vector."""
+    low, high = torch.aminmax(by_channel(weight.detach(), transposed_groups), dim=1)
+    return torch.maximum(-low, high).double()
 
 
 def scale_for_range(largest: Scale, bits: int) -> Scale:
@@ -218,6 +275,16 @@ def holders_of_memory(t: Tensor) -> int | None:
     return None if count is None else int(count(storage._cdata)) - 1  # noqa: SLF001 - without `storage` itself
 
 
+Rows = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]] | None
+"""Of weights with a scale for each output channel, the functions `channel_magnitudes` and `per_weight`; None: one scale."""
+
+
+def rows_of(transposed_groups: int | None = None) -> Rows:
+    """`Rows` of weights [out, in/group, …], or of a transposed convolution with so many groups."""
+    groups = transposed_groups
+    return partial(channel_magnitudes, transposed_groups=groups), partial(per_weight, transposed_groups=groups)
+
+
 class _RoundWeight(torch.autograd.Function):
     @staticmethod
     def forward(  # torch's apply takes positional arguments only
@@ -229,14 +296,18 @@ class _RoundWeight(torch.autograd.Function):
         stays_there: bool,  # noqa: FBT001 - apply passes positions only
         is_real: bool,  # noqa: FBT001 - apply passes positions only
         memory: Memory,
+        rows: Rows,
     ) -> Any:
         result = memory.like(weight)
         source = weight if factor is None else torch.mul(weight, factor, out=result)
-        scale = choose_scale(largest_magnitude(source) if stays_there else max_abs(source))
+        chosen = choose_scale(
+            rows[0](source) if rows else largest_magnitude(source) if stays_there else max_abs(source)
+        )
+        scale = rows[1](chosen, source) if rows else chosen
         if isinstance(scale, Tensor):
             scale = scale.to(result.dtype)
             torch.mul(source, scale, out=result).add_(0.5).floor_()
-            ctx.mark_non_differentiable(scale)
+            ctx.mark_non_differentiable(chosen)
         else:
             half = torch.full((), 0.5, dtype=result.dtype, device=result.device)
             torch.add(half, source, alpha=scale, out=result).floor_()
@@ -247,7 +318,7 @@ class _RoundWeight(torch.autograd.Function):
             result.clamp_(low, high)
         ctx.save_for_backward(factor, is_held)
         ctx.slope = None if is_real else scale.detach() if isinstance(scale, Tensor) else scale
-        return result.mul_(1.0 / scale) if is_real else result, scale
+        return result.mul_(1.0 / scale) if is_real else result, chosen
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -258,7 +329,7 @@ class _RoundWeight(torch.autograd.Function):
         # in place: the gradient comes fresh from the product's backward and has no other reader
         for factor_of_it in (slope, is_held):
             gradient = gradient if factor_of_it is None else gradient.mul_(factor_of_it)
-        return gradient, None, None, None, None, None, None
+        return gradient, None, None, None, None, None, None, None
 
 
 def round_weight(
@@ -270,6 +341,7 @@ def round_weight(
     stays_there: bool = False,
     is_real: bool = False,
     memory: Memory | None = None,
+    rows: Rows = None,
 ) -> tuple[Tensor, Any]:
     """The integers ⌊w·factor·scale + ½⌋ (in a float tensor) and the scale.
 
@@ -281,10 +353,11 @@ def round_weight(
         stays_there: Choose the scale of weights on a device there and do not read it back: both numbers are then tensors.
         is_real: Divide the integers by the scale again.
         memory: Where to write them, if it is free.
+        rows: Where each output channel has a scale: what gives their largest magnitudes, and what spreads a vector over the weights.
     """
     if weight.dtype in (torch.float16, torch.bfloat16):  # ⌊w·scale + ½⌋ itself would be rounded
         weight, factor = weight.float(), None if factor is None else factor.float()
-    arguments = (choose_scale, saturates_at, stays_there, is_real, memory or Memory())
+    arguments = (choose_scale, saturates_at, stays_there, is_real, memory or Memory(), rows)
     rounded, scale = _RoundWeight.apply(weight, factor, *arguments)
     return rounded, scale.double() if isinstance(scale, Tensor) else scale
 
@@ -299,14 +372,43 @@ def weight_scale(
     Raises:
         UsageError: The weights hold NaN or infinity; on a device, whose values are not read, both become NaN.
     """
-    if not isinstance(largest, Tensor) and not math.isfinite(largest):
+    is_by_channel = isinstance(largest, Tensor) and largest.dim() > 0
+    if (not isinstance(largest, Tensor) or largest.is_cpu) and not math.isfinite(
+        largest.max() if is_by_channel else largest
+    ):
         raise UsageError(f"{where}: the weights hold NaN or infinity, so no scale can be chosen.")
     reach = largest if chosen is None else chosen
+    if is_by_channel:
+        return _channel_scales(reach, bits, bias, scale_x)
     scale = scale_for_range(reach, bits) if isinstance(reach, Tensor) else scale_for(reach, bits)
     if bias is None or not bias.numel():
         return scale
     offset = largest_magnitude(bias) if isinstance(largest, Tensor) else max_abs(bias)
     return smallest([scale, scale_for_range(offset * scale_x, BIAS_BITS)])
+
+
+def _channel_scales(reach: Tensor, bits: int, bias: Tensor | None, scale_x: Scale) -> Tensor:
+    """The scale of each channel; one of zeros has that of the tensor."""
+    scales = scale_for_range(reach, bits)
+    if bias is not None:
+        scales = torch.minimum(scales, scale_for_range(bias.detach().abs().double() * scale_x, BIAS_BITS))
+    is_zero = reach < NEGLIGIBLE
+    coarsest = scales.masked_fill(is_zero, math.inf).min()
+    base = torch.where(is_zero.all(), scales.min(), torch.minimum(coarsest, scales.min()))
+    return torch.minimum(torch.where(is_zero, base, scales), base * 2.0**LARGEST_CHANNEL_EXPONENT)
+
+
+def widened_range(before: Scale, magnitude: Scale, limit: float, *, is_calibrating: bool) -> Scale:
+    """A range up to a limit with one more tensor: the largest magnitude of all in calibration, else a running mean."""
+    if isinstance(magnitude, Tensor):
+        new = magnitude.clamp(max=limit).masked_fill(~magnitude.isfinite(), math.nan)
+        after = torch.maximum(before, new) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * new
+        after = torch.where(before <= ZEROS, new, after).float()
+        return after.masked_fill(after == 0.0, ZEROS)
+    new = min(magnitude, limit)
+    after = max(before, new) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * new
+    # nothing but zeros so far: the first real batch sets the range; rounded to float32 as the buffer is, so that both give one scale
+    return as_float32(new if before <= ZEROS else after) or ZEROS
 
 
 def largest_magnitude(x: Tensor, *, is_relu: bool = False) -> Scale:

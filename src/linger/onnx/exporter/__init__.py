@@ -42,9 +42,8 @@ def check_opset(opset: int, *, is_quantized: bool = True, is_dynamo: bool = Fals
 
 
 def check_packed(form: str | None, target: str) -> None:
-    """Refuse a chip that does not exist, and a form that no packer reads; None: the form that its own packer reads."""
-    find_target(target)
+    """Refuse a target that does not exist, and a form that no packer reads; None: the form that its own packer reads."""
     refuse_if(
-        form in FORMS and form not in PACKED_FORMS,
+        find_target(target).is_chip and form in FORMS and form not in PACKED_FORMS,
         f"export: target={target!r} needs the form {' or '.join(PACKED_FORMS)}, which packers read, not {form!r}.",
     )

@@ -47,7 +47,7 @@ _KEPT = "call_of_constant"
 """The function for a node that torch would compute while it exports: the simulation has it, and so has the file."""
 
 _SUFFIX = {"float": "f", "int": "i", "ints": "i", "str": "s"}
-_STORED_BITS = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
+_STORED_BITS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32}
 
 
 class TraceEmitter:
@@ -146,8 +146,9 @@ def _run(tensors: Sequence[Tensor], description: str, *, is_exact: bool) -> tupl
     if not op.has_integer_output:
         return (first,)
     width = attributes[op.output_bits] if op.output_bits else _STORED_BITS[tensors[0].dtype]
+    is_unsigned = attributes.get("o_unsigned", 0) if op.output_bits else tensors[0].dtype == torch.uint8
     # torch demands that the results of an op share no memory
-    return (first.to(integer_type(width)), *(t.clone() for t in others))
+    return (first.to(torch.uint8 if is_unsigned else integer_type(width)), *(t.clone() for t in others))
 
 
 def _carried(tensor: Any, *, is_exact: bool) -> Any:
@@ -244,7 +245,8 @@ class WrapperTrace:
                 f"{wrapper.bits} bits, whose integers do not survive as real values. Give the layer an output of 8 or 16 "
                 "bits (linger.quant_module), or write the function as torch functions."
             )
-        attributes = {"data_bits": wrapper.bits, "scale_x": wrapper.scale}
+        attributes: dict[str, Any] = {"data_bits": wrapper.bits, "scale_x": wrapper.scale}
+        attributes |= {"o_unsigned": 1} if wrapper.is_unsigned else {}
         name = self._runtime.unique_name(self._runtime.path, "FunctionQuant")
         return self._runtime.emit(find_op("Quant"), [self.real(wrapper)], attributes, name)
 

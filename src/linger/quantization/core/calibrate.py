@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from linger.errors import UsageError, in_one_line, listing
 from linger.files import write_atomically
+from linger.numeric.torch.quantize import ZEROS
 from linger.quantization.core.calibration_parts import (
     Description,
     Parts,
@@ -39,7 +40,7 @@ from linger.quantization.core.calibration_parts import (
 from linger.quantization.core.methods import Plan, apply_ranges, check_patterns, find_ranges, uncounted
 from linger.quantization.core.observation import CALIBRATION, Calibration, Counter, Histogram, histograms_of
 from linger.quantization.core.quantized import QuantizedBase, layers_of, quantized_ranges, ranges_of
-from linger.quantization.core.ranges import ZEROS, Range
+from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Runtime, is_in_group, required_runtime, scope_of
 from linger.quantization.core.stored import Kind
 

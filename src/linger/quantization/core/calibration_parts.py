@@ -28,12 +28,12 @@ from torch import Tensor, nn
 from linger.dialect import Interval, find_op
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import as_float32
-from linger.numeric.torch.quantize import scale_for_range
+from linger.numeric.torch.quantize import ZEROS, scale_for_range
 from linger.quantization.core.distributed.exchange import order_functions
 from linger.quantization.core.methods import bins_of
 from linger.quantization.core.observation import BIN_COUNT, Histogram
 from linger.quantization.core.quantized import QuantizedBase, layers_of
-from linger.quantization.core.ranges import ZEROS, Range
+from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import scope_of
 from linger.quantization.core.stored import Kind, kind_of
 from linger.version import __version__

@@ -80,7 +80,7 @@ class _LearnedRange:
     # from the range to the parameter
     def begin(self) -> None:
         """Set the parameter to the middle of those that give the present scale, and the range to what it then is."""
-        bits = self._bits if self.range.width is None else self.range.width
+        bits = (self._bits if self.range.width is None else self.range.width) + self.range.room - self.range.bits
         bound = math.inf if self.range.bound is None else self.range.bound
         scale = float(smallest([scale_for_range(self._source.read(), bits), bound]))
         with torch.no_grad():

@@ -19,10 +19,10 @@ import numpy as np
 
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import as_float32, limits, scale_for
-from linger.numeric.torch.quantize import scale_for_range
+from linger.numeric.torch.quantize import ZEROS, scale_for_range
 from linger.quantization.core.distributed.fsdp import gathered
 from linger.quantization.core.observation import Bins, Histogram, Numbers
-from linger.quantization.core.ranges import ZEROS, Range
+from linger.quantization.core.ranges import Range
 from linger.quantization.core.stored import Kind
 
 Method = Callable[..., float]

@@ -147,6 +147,7 @@ class QTensor(Tensor):
     # in passes that observe ranges, those that the numbers come from, as long as nothing has used all of them
     origins: tuple[Origin, ...] = ()
     is_constant: bool = False  # whether it is a parameter or a buffer
+    is_unsigned: bool = False  # whether its integers are 0 … 2^bits − 1
     _real: Tensor | None
     _make: Callable[[], Tensor] | None
     _writes: list[int]
@@ -164,8 +165,17 @@ class QTensor(Tensor):
         return _wrapper(cls, content, is_traced=is_traced)
 
     def __init__(
-        self, content: Tensor, scale: Scale, bits: int, runtime: Runtime, *, is_nonnegative: bool = False
+        self,
+        content: Tensor,
+        scale: Scale,
+        bits: int,
+        runtime: Runtime,
+        *,
+        is_nonnegative: bool = False,
+        is_unsigned: bool = False,
     ) -> None:
+        if is_unsigned:
+            self.is_unsigned = is_nonnegative = True
         self._content = content
         self.scale = scale
         self.bits = bits
@@ -279,6 +289,16 @@ class QTensor(Tensor):
         """Whether the content is integers (export) and not real values."""
         return self.scale is not None and not self._content.is_floating_point()
 
+    @property
+    def signed_bits(self) -> int:
+        """The width of signed integers that hold its numbers: 9 for unsigned bytes."""
+        return self.bits + self.is_unsigned
+
+    @property
+    def integer_type(self) -> torch.dtype:
+        """The torch type of its integers."""
+        return torch.uint8 if self.is_unsigned else integer_type(self.bits)
+
     def dequantize(self) -> Tensor:
         """The values as an ordinary float32 tensor, in the autograd graph."""
         content = self.content
@@ -305,7 +325,7 @@ class QTensor(Tensor):
         if self.is_integer:
             return self.content
         whole: Tensor = self.content.detach() * self.scale
-        return whole.to(integer_type(self.bits))
+        return whole.to(self.integer_type)
 
     def like(self, content: Tensor) -> QTensor:
         """Other content at the same scale and width."""
@@ -315,6 +335,8 @@ class QTensor(Tensor):
             self._content,
         )
         other.own_bits = self.own_bits
+        if self.is_unsigned:
+            other.is_unsigned = True
         if self.origins:
             other.origins = self.origins
         if content is own or content.untyped_storage()._cdata == own.untyped_storage()._cdata:  # noqa: SLF001 - a storage's identity
@@ -334,8 +356,10 @@ class QTensor(Tensor):
         if isinstance(other, QTensor):
             self.scale, self.bits, self.origins = other.scale, other.bits, other.origins
             self.is_nonnegative, self.own_bits = other.is_nonnegative, other.own_bits
+            self.is_unsigned = other.is_unsigned
         else:
             self.scale, self.is_nonnegative, self.origins = None, False, ()
+            self.is_unsigned = False
         if torch.is_grad_enabled():  # else the gradient stays what it was, as with any tensor of torch
             follow(self, self._content)
         self._announce()
@@ -461,6 +485,8 @@ def compute(
     bits: int,
     real: Real | None = None,
     learn: Callable[[Tensor], Tensor] | None = None,
+    *,
+    is_unsigned: bool = False,
 ) -> QTensor:
     """Write the op as a node, or simulate it: in training on real values, else by the exact integers.
 
@@ -471,17 +497,28 @@ def compute(
     full = op.complete(attributes)
     call.note()
     if call.is_written:
-        return QTensor(call.emit([_content(o) for o in operands], attributes), scale_o, bits, runtime)
+        integers = call.emit([_content(o) for o in operands], attributes)
+        return QTensor(integers, scale_o, bits, runtime, is_unsigned=is_unsigned)
     if call.now.is_real:
         values = _unrounded(op, operands, full, scale_o) if real is None else real()
     else:
         is_training = runtime.frame is not None and runtime.frame.module.training
         values = simulate(op, operands, full, scale_o, is_exact=not is_training)
         values = values if learn is None else learn(values)
-    result = QTensor(to_carrier(values, bits), scale_o, bits, runtime)
+    result = QTensor(to_carrier(values, bits), scale_o, bits, runtime, is_unsigned=is_unsigned)
     shown = [torch.tensor(o) if isinstance(o, tuple) else o for o in operands] if runtime.is_recorded else ()
     call.record(result, shown, attributes)
     return result
+
+
+def signed(q: QTensor) -> QTensor:
+    """Signed bytes at half the scale of unsigned ones, for an op that takes no others; any other tensor as it is."""
+    if not q.is_unsigned or q.scale is None:
+        return q
+    call, scale_o = q.runtime.begin(find_op("Requant"), q.runtime.path), q.scale / 2.0
+    return compute(
+        call, [q], {"data_bits": q.bits, "o_bits": q.bits, "scale_x": q.scale, "scale_o": scale_o}, scale_o, q.bits
+    )
 
 
 def _unrounded(op: Op, operands: Sequence[Operand], attributes: Mapping[str, Any], scale_o: Scale) -> Tensor:
@@ -512,14 +549,33 @@ def simulate(
 
 # products with weights
 def product_attributes(
-    geometry: Mapping[str, Any], widths: Widths, scale_x: Scale, scale_w: Scale, scale_o: Scale
+    geometry: Mapping[str, Any],
+    widths: Widths,
+    scale_x: Scale,
+    frozen: Any,
+    scale_o: Scale,
+    *,
+    is_unsigned: bool = False,
 ) -> dict[str, Any]:
-    """The attributes of a product's node."""
-    return dict(geometry) | {
-        "data_bits": widths.data,
-        "parameter_bits": widths.parameter,
-        "o_bits": widths.output,
-        "scale_x": scale_x,
-        "scale_w": scale_w,
-        "scale_o": scale_o,
-    }
+    """The attributes of a product's node, with parameters that are frozen."""
+    several: dict[str, Any] = {"exponents_w": frozen.exponents} if frozen.exponents else {}
+    several |= {"o_unsigned": 1} if is_unsigned else {}
+    return (
+        dict(geometry)
+        | several
+        | {
+            "data_bits": widths.data,
+            "parameter_bits": widths.parameter,
+            "o_bits": widths.output,
+            "scale_x": scale_x,
+            "scale_w": frozen.scale_w,
+            "scale_o": scale_o,
+        }
+    )
+
+
+def products_in(call: OpCall, q: QTensor, y: Tensor, taps: int) -> int:
+    """Multiply-accumulates, as `products_of` counts them, without a look-up in every pass of every layer."""
+    if call.now.is_exporting:
+        return 0  # in a trace the count would fix an open batch size
+    return int((q.content if call.op.is_transposed else y).numel() * taps)

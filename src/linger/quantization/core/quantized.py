@@ -17,16 +17,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linger.constraint.conv_bn import batch_statistics, fold, per_weight
 from linger.constraint.limits import Limits, Widths, clamp
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, is_power_of_two, limits
 from linger.numeric.torch.kernel import SplitPlan, carrier, integer_type, plan_product, run_product, split_weight
-from linger.numeric.torch.quantize import Memory, Scale, fake_quantize, holders_of_memory
+from linger.numeric.torch.quantize import (
+    Memory,
+    Rows,
+    Scale,
+    base_of,
+    exponents_of,
+    fake_quantize,
+    holders_of_memory,
+    per_weight,
+)
 from linger.ops.fast.fast_path import accumulate, product_fast_path
 from linger.quantization.core.learned import load_learned
-from linger.quantization.core.qtensor import QTensor, product_attributes
-from linger.quantization.core.ranges import Range, products_in
+from linger.quantization.core.qtensor import QTensor, product_attributes, products_in
+from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import OpCall, Pass, no_script, required_runtime, runtime_of
 from linger.quantization.core.stored import Kind, RangeHolder, Stored
 
@@ -56,12 +64,6 @@ def integer_bound(limit: float | None, bits: int) -> float | None:
     return limit * (1.0 - 2.0 ** -min(bits - 1, _FLOAT32_BITS))
 
 
-def limits_of_rows(limits: Limits) -> Limits:
-    """The limits of an embedding's table: its rows are its output, so the smaller of both limits holds for them."""
-    both = [limit for limit in (limits.weight, limits.output) if limit is not None]
-    return Limits(weight=min(both, default=None))
-
-
 def limit_parameters(
     limits: Limits,
     bits: int,
@@ -83,25 +85,12 @@ def limit_parameters(
     return clamp(weight, bound), None, bias
 
 
-def fold_by_batch(
-    weight: Tensor, bias: Tensor | None, bn: Any, z: Tensor, factor: Tensor, transposed_groups: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """Weight and bias with a batch norm folded in, by the statistics of this batch, through which the gradient goes.
-
-    `z` is conv(x, weight·factor) without bias, so that mean and variance of conv(x, weight) are mean z/factor and
-    var z/factor².
-    """
-    mean, var = batch_statistics(z)
-    mean = mean / factor
-    statistics = (mean if bias is None else mean + bias, var / (factor * factor))
-    return fold(weight, bias, bn, statistics=statistics, transposed_groups=transposed_groups)
-
-
 @dataclass(frozen=True)
 class Frozen:
     """Parameters as integers for one input scale: as real carriers and as the file stores them.
 
     `scale_w` is a number; a tensor in a pass that leaves ranges on a device. `extras`: other tensors that the node has in the file.
+    `exponents`: by how much the scale of each output channel is finer (`quantize.exponents_of`).
     """
 
     weight: Tensor
@@ -110,6 +99,7 @@ class Frozen:
     bias_integers: Tensor | None
     scale_w: Any
     extras: tuple[Tensor, ...] = ()
+    exponents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,13 +118,18 @@ class Ready:
     parts: tuple[Tensor, ...] = ()
 
 
-def make_frozen(integers: Tensor, bias: Tensor | None, scale_x: Scale, scale_w: Scale, bits: int) -> Frozen:
+def make_frozen(
+    integers: Tensor, bias: Tensor | None, scale_x: Scale, scale_w: Scale, bits: int, rows: Rows = None
+) -> Frozen:
     """Rounded weights (integers in a float tensor) and a real bias, frozen for one input scale."""
-    real, stored = integers * (1.0 / scale_w), integers.detach().to(integer_type(bits))
+    each = scale_w if rows is None else rows[1](scale_w, integers).to(integers.dtype)
+    real, stored = integers * (1.0 / each), integers.detach().to(integer_type(bits))
+    base, exponents = base_of(scale_w), exponents_of(scale_w)
     if bias is None:
-        return Frozen(real, None, stored, None, scale_w)
+        return Frozen(real, None, stored, None, base, exponents=exponents)
     rounded = round_bias(bias, scale_x * scale_w)
-    return Frozen(real, rounded, stored, (rounded.detach() * (scale_x * scale_w)).to(integer_type(BIAS_BITS)), scale_w)
+    whole = (rounded.detach() * (scale_x * scale_w)).to(integer_type(BIAS_BITS))
+    return Frozen(real, rounded, stored, whole, base, exponents=exponents)
 
 
 def make_ready(
@@ -154,11 +149,12 @@ def make_ready(
     groups of a transposed convolution, whose weights are [in, out/groups, …].
     """
     source = scale_x * frozen.scale_w
-    half = 0.5 * source / scale_o
+    finest = source * 2.0 ** max(frozen.exponents, default=0)
+    half = 0.5 * source / scale_o  # of the coarsest channel; that of the finest needs most room
     arguments = (frozen.weight_integers, frozen.bias_integers, data_bits)
     plan_for = partial(plan_product, *arguments, is_nonnegative=is_nonnegative, transposed_groups=transposed_groups)
     if can_fold and half >= 1 and output_bits <= 16:
-        plan = plan_for(headroom=half)
+        plan = plan_for(headroom=0.5 * finest / scale_o)
         if plan == SplitPlan(1):
             weight = frozen.weight * scale_o
             channels = weight.shape[0] if transposed_groups is None else weight.shape[1] * transposed_groups
@@ -167,7 +163,7 @@ def make_ready(
             return Ready(weight, bias, plan, is_rounding_folded=True)
     plan = plan_for()
     # beyond a shift of 24 float32 cannot hold v + ½
-    if math.log2(source / scale_o) > 24:
+    if math.log2(finest / scale_o) > 24:
         plan = SplitPlan(0)
     # what has a gradient belongs to one pass, so its parts are not kept
     parts = () if frozen.weight.requires_grad else split_weight(frozen.weight, plan, transposed_groups)
@@ -406,12 +402,14 @@ class QuantizedBase(RangeHolder):
         `ready_for` gives the parameters as they are multiplied for an output scale. `is_relu`: a ReLU may be fused.
         """
         op, bits, runtime = call.op, widths.output, call.runtime
+        is_unsigned = runtime.is_unsigned and self.ranges["o"].users.are_unsigned(call, bits)
         scale_o = self.ranges["o"].scale_at(bits, call.name, call.now, at_most=q.scale * frozen.scale_w)
+        attributes = partial(product_attributes, geometry, widths, q.scale, frozen, scale_o, is_unsigned=is_unsigned)
         if call.is_written:
             call.note()
             tensors = [q.content, frozen.weight_integers, frozen.bias_integers, *frozen.extras]
-            integers = call.emit(tensors, product_attributes(geometry, widths, q.scale, frozen.scale_w, scale_o))
-            return QTensor(integers, scale_o, bits, runtime)
+            integers = call.emit(tensors, attributes())
+            return QTensor(integers, scale_o, bits, runtime, is_unsigned=is_unsigned)
         ready, content = ready_for(scale_o), q.content
         if ready.plan.is_plain:
             y = accumulate(op, geometry, content, ready.weight, ready.bias)
@@ -426,11 +424,13 @@ class QuantizedBase(RangeHolder):
             y = run_product(partial(accumulate, op, geometry), content, ready.weight, ready.bias, ready.plan, **how)
         call.note(macs=products_in(call, q, y, frozen.weight_integers.shape[1:].numel()))
         is_recorded = runtime.recorder is not None or bool(runtime.observers)
-        is_relu = is_relu and not is_recorded
-        values = round_output(y, scale_o, bits, is_rounding_folded=ready.is_rounding_folded, is_relu=is_relu)
-        result = QTensor(values, scale_o, bits, runtime, is_nonnegative=is_relu)
+        is_relu = (is_relu and not is_recorded) or is_unsigned
+        values = round_output(
+            y, scale_o, bits + is_unsigned, is_rounding_folded=ready.is_rounding_folded, is_relu=is_relu
+        )
+        result = QTensor(values, scale_o, bits, runtime, is_nonnegative=is_relu, is_unsigned=is_unsigned)
         if is_recorded:
-            call.record(result, (q, frozen), product_attributes(geometry, widths, q.scale, frozen.scale_w, scale_o))
+            call.record(result, (q, frozen), attributes())
         return result
 
     def __prepare_scriptable__(self) -> Any:
@@ -451,6 +451,9 @@ class QuantizedBase(RangeHolder):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         begun = load_learned(self.ranges.values(), state_dict, prefix)
+        for range_ in self.ranges.values():
+            if range_.users.unsigned is None and f"{prefix}unsigned_{range_.name}" in state_dict:
+                range_.users.add_unsigned()
         loaded = {key for key in self.stored if prefix + key in state_dict}
         for range_ in self.ranges.values():
             range_.histogram = None if range_.running.key in loaded else range_.histogram

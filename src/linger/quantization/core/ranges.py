@@ -2,7 +2,7 @@
 """A range: all that is known of the numbers of one tensor, and what is rounded by it.
 
 A scale is a Python number, or a tensor that is computed with element by element: one without axes in a pass that leaves ranges on
-a device, because reading one back would stall it. The same arithmetic serves a tensor with one number per channel.
+a device, because reading one back would stall it, or one with a number for each channel.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from torch import Tensor
 from linger.constraint.limits import Widths
 from linger.dialect import Interval, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import as_float32, is_power_of_two, limits, scale_for
+from linger.numeric.fixed import is_power_of_two, limits
 from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import (
+    ZEROS,
     Memory,
+    Rows,
     Scale,
+    base_of,
     ends_of,
     fake_quantize,
     largest_magnitude,
@@ -29,12 +32,14 @@ from linger.numeric.torch.quantize import (
     magnitude_within,
     may_saturate,
     round_weight,
+    rows_of,
     scale_for_range,
     smallest,
     weight_scale,
+    widened_range,
 )
 from linger.quantization.core.observation import Histogram
-from linger.quantization.core.qtensor import Origin, QTensor, compute, to_carrier
+from linger.quantization.core.qtensor import Origin, QTensor, compute, products_in, to_carrier
 from linger.quantization.core.runtime import OpCall, Pass, Runtime
 from linger.quantization.core.stored import (
     EVERYTHING,
@@ -52,16 +57,10 @@ _FAR = 2.0**64  # an end of an interval beyond it is open, also as a mean of end
 NOMINAL = 1.0
 """The scale of a tensor in real numbers whose range was not observed: nothing is rounded to it."""
 
-ZEROS = 2.0**-126
-"""Range of a tensor that held nothing but zeros: seen, but negligible."""
-
-MOMENTUM = 0.1
-"""Weight of the newest batch in a running range during training; the mean starts at the first one."""
-
 _find_op = cache(find_op)
 """Cached, because every tensor of every pass asks for it."""
 
-Saved = tuple[float, float, float | None]
+Saved = tuple[float, float, float | tuple[float, ...] | None]
 """Range, scale and chosen range of weights, as `Range.save` returns them."""
 
 
@@ -76,6 +75,7 @@ class Range:
         stored_scale: The scale that followed from it last.
         used: The lowest and highest number that its users read; weights have none.
         chosen: The range that weights are rounded for, whatever their largest magnitude is; others have none.
+        rows: Of weights with a scale for each output channel, how they are told apart (`quantize.Rows`).
         width: The bits that it was last used for; None: it was not.
         bound: The finest scale that the device's format allowed then.
         method: The method of calibration that found it, where that was not the largest magnitude.
@@ -94,6 +94,7 @@ class Range:
         self.stored_scale = Stored(layer, f"scale_{name}", device)
         self.used: Stored | None = None
         self.chosen: Stored | None = None
+        self.rows: Rows = None
         self.width: int | None = None
         self.bound: Scale | None = None
         self.method: str | None = None
@@ -104,15 +105,25 @@ class Range:
         self.key = name
         self.usual: str | None = None
         self._scale_of: tuple[tuple[Scale, ...], Scale] | None = None  # what the scale followed from, and the scale
+        self._can_be_unsigned: tuple[bool, bool] | None = (
+            None  # whether its op can write it, and that it is never negative
+        )
+        self._largest_of_rows: Tensor | None = None  # magnitudes of the channels, as they were last rounded
         self._chosen_there: int | None = None  # the version of a choice that was left on a device
 
-    def add_optional(self, device: torch.device | None) -> None:
+    def add_optional(self, device: torch.device | None, channels: int = 1) -> None:
         """Add the buffer of what is found or decided later, after those of all ranges."""
         how: dict[str, Any] = {"absent": math.inf, "of": self.running.key, "is_optional": True}
         if self.is_of_weights:
-            self.chosen = Stored(self.layer, f"chosen_{self.name}", device, **how)
+            self.chosen = Stored(self.layer, f"chosen_{self.name}", device, size=channels, **how)
         else:
             self.used = Stored(self.layer, f"used_{self.name}", device, size=2, dtype=torch.float64, **how)
+
+    def split(self, channels: int, transposed_groups: int | None) -> None:
+        """Give weights a scale for each of so many output channels; what was chosen before is forgotten."""
+        if self.rows is None and channels > 1:
+            self.rows = rows_of(transposed_groups)
+            self.add_optional(self.running.buffer.device, channels)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy reads its buffers anew."""
@@ -135,6 +146,17 @@ class Range:
         return 8 if self.width is None else self.width
 
     @property
+    def room(self) -> int:
+        """The width of signed integers that hold its numbers: one more than its bits where these are unsigned."""
+        return self.bits + self.users.is_unsigned(self.bits)
+
+    def change_room(self) -> None:
+        """Its numbers have become unsigned, or signed: the scale is found again."""
+        self._scale_of = None
+        if self.learned is not None:
+            self.learned.change_width(self.room)
+
+    @property
     def scale(self) -> float:
         """The scale that it has now; 0 where nothing was seen yet."""
         return float(self.stored_scale.read())
@@ -143,7 +165,9 @@ class Range:
     def largest(self) -> float:
         """The range itself: the largest magnitude seen, or what was chosen instead."""
         chosen = self.chosen_range()
-        return float(self.running.read()) if chosen is None else chosen
+        if chosen is None:
+            return float(self.running.read())
+        return max(chosen) if isinstance(chosen, tuple) else chosen
 
     @property
     def limit(self) -> float:
@@ -175,7 +199,7 @@ class Range:
 
     def adopt(self, q: QTensor) -> None:
         """Take over the range of a quantized input, which follows from its scale: nothing is observed."""
-        self.set(limits(q.bits)[1] / q.scale, q.scale)
+        self.set(limits(q.signed_bits)[1] / q.scale, q.scale)
 
     # choices
     def choose(self, scale: float) -> None:
@@ -190,9 +214,10 @@ class Range:
         if not is_power_of_two(scale):
             raise UsageError(f"{self.key}: the scale {scale!r} is no power of two.")
         self.method = None
-        largest = limits(self.bits)[1] / scale
+        largest = limits(self.room)[1] / scale
         if self.kind is Kind.WEIGHT:
-            self.choose_range(largest)
+            known = self.chosen_value(Pass.here()) if self.is_chosen else self._largest_of_rows
+            self.choose_range(largest if self.rows is None or known is None else known * (self.scale / scale))
         else:
             self.set(largest, scale)
         self.restart_learning()
@@ -212,7 +237,8 @@ class Range:
         """Choose the range of weights, or with None follow their largest magnitude; a checkpoint has the buffer only then."""
         assert self.chosen is not None  # weights have one
         self.chosen.write(self.chosen.absent if largest is None else largest)
-        self._chosen_there = self.chosen.buffer._version if isinstance(largest, Tensor) else None  # noqa: SLF001 - torch's public name is missing
+        is_there = isinstance(largest, Tensor) and not largest.is_cpu
+        self._chosen_there = self.chosen.buffer._version if is_there else None  # noqa: SLF001 - torch's public name is missing
 
     @property
     def is_chosen(self) -> bool:
@@ -220,17 +246,21 @@ class Range:
         if self.chosen is None:
             return False
         is_there = self._chosen_there is not None and self._chosen_there == self.chosen.buffer._version  # noqa: SLF001 - as above
-        return is_there or math.isfinite(self.chosen.read())
+        return is_there or math.isfinite(self.chosen.read() if self.rows is None else self.chosen.read()[0])
 
-    def chosen_range(self) -> float | None:
-        """The range that weights are rounded for; None where it is that of their largest magnitude."""
+    def chosen_range(self) -> float | tuple[float, ...] | None:
+        """The range that weights are rounded for, or those of their channels; None where the largest magnitude is."""
         largest = self.chosen_value(Pass.here())
+        if self.rows is not None and largest is not None:
+            return tuple(largest.tolist())
         return None if largest is None else float(largest)
 
     def chosen_value(self, now: Pass) -> Scale | None:
         """The same in a pass; a tensor where that leaves ranges on a device."""
         if self.learned is not None:
             self.learned.follow(now)
+        if self.rows is not None and self.is_chosen:
+            return cast(Stored, self.chosen).buffer.detach().double()
         return self.value(now, self.chosen) if self.is_chosen else None
 
     def restart_learning(self) -> None:
@@ -306,10 +336,7 @@ class Range:
         self.ends = low, high, is_new
 
     def widen(self, magnitude: Scale, where: str, now: Pass) -> None:
-        """Let the largest magnitude of a tensor widen the range.
-
-        What is on a device is not looked at: NaN and infinity stay in the range, where an evaluation finds them.
-        """
+        """Widen the range by a largest magnitude; NaN and infinity on a device stay there, where an evaluation finds them."""
         if now.is_shared and self.layer.training:
             self._share(-magnitude, magnitude, where, now, EVERYTHING)
         else:
@@ -333,18 +360,7 @@ class Range:
 
     def widened(self, before: Scale, magnitude: Scale, *, is_calibrating: bool) -> Scale:
         """The range with one more tensor: the largest magnitude of all in calibration, else a running mean."""
-        if isinstance(magnitude, Tensor):
-            new = magnitude.clamp(max=self.limit).masked_fill(~magnitude.isfinite(), math.nan)
-            after = torch.maximum(before, new) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * new
-            after = torch.where(before <= ZEROS, new, after).float()
-            return after.masked_fill(after == 0.0, ZEROS)
-        new = min(magnitude, self.limit)
-        if before <= ZEROS:  # nothing but zeros so far: the first real batch sets the range
-            after = new
-        else:
-            after = max(before, new) if is_calibrating else (1 - MOMENTUM) * before + MOMENTUM * new
-        # rounded to float32 as the buffer is, so that both give the same scale
-        return as_float32(after) or ZEROS
+        return widened_range(before, magnitude, self.limit, is_calibrating=is_calibrating)
 
     # the numbers that users read
     @property
@@ -388,6 +404,7 @@ class Range:
         """Let what all processes have seen and use widen the range, and choose its scale."""
         if used is not None:
             self.users.join(used)
+            self.users.decide_sign()
         running = self.widened(before, magnitude_within(*ends, used or EVERYTHING), is_calibrating=False)
         self.running.write(running)
         if bits:
@@ -402,7 +419,7 @@ class Range:
         running, limit = self.value(now), self.limit
         if isinstance(running, Tensor) or isinstance(at_most, Tensor):
             return self._new_scale(running, limit, bits, where, at_most)
-        source, known = (running, limit, bits, at_most), self._scale_of
+        source, known = (running, limit, bits, at_most), self._scale_of  # a change of sign drops it
         if known is not None and known[0] == source and self.stored_scale.read() == known[1]:
             return known[1]
         scale = self._new_scale(running, limit, bits, where, at_most)
@@ -415,11 +432,9 @@ class Range:
                 raise UsageError(self.layer.missing_scale(where))
             if not math.isfinite(running):
                 raise UsageError(not_finite(where))
-        # a checkpoint of a model without limits may hold a larger range
-        if isinstance(running, Tensor) or isinstance(at_most, Tensor):
-            scale = smallest([scale_for_range(smallest([running, limit]), bits), at_most])
-        else:
-            scale = min(scale_for(min(running, limit), bits), at_most)
+        # a checkpoint of a model without limits may hold a larger range than the limit
+        room = bits if self.users.unsigned is None else bits + self.users.is_unsigned(bits)
+        scale = smallest([scale_for_range(smallest([running, limit]), room), at_most])
         self.width, self.bound = bits, at_most
         self.stored_scale.write(scale)
         return scale
@@ -443,11 +458,7 @@ class Range:
         return cast(Tensor, self.learned.attach(rounded, real, scale, bits, now, **how))
 
     def quantize(self, x: Tensor, bits: int, runtime: Runtime, path: str, *, reason: str = "") -> QTensor:
-        """A float tensor as integers; `reason`: what coverage says of it.
-
-        Raises:
-            UsageError: It is no float tensor.
-        """
+        """A float tensor as integers, any other is a `UsageError`; `reason`: what coverage says of it."""
         call = runtime.begin(_find_op("Quant"), path, self.layer)
         now = call.now
         if not x.is_floating_point():
@@ -484,16 +495,15 @@ class Range:
         return self.learn(values, x, scale, bits, call.now)
 
     def requantize(self, x: QTensor, bits: int, runtime: Runtime, path: str) -> QTensor:
-        """A tensor of another width.
+        """A tensor of another width: wider, the scale moves by as many bits; narrower, it follows the range.
 
-        Wider, the scale moves by the same number of bits. Narrower, it follows the range: a sum may be wide and use
-        a few of its bits only, and dropping the low ones by their number would leave nothing.
+        A sum may be wide and use a few of its bits only, and dropping the low ones by their number would leave nothing.
         """
         if x.bits == bits:
             return x
         assert x.scale is not None
         call = runtime.begin(_find_op("Requant"), path, self.layer)
-        scale_o = x.scale * 2.0 ** (bits - x.bits)
+        scale_o = x.scale * 2.0 ** (bits - x.signed_bits)
         if bits < x.bits:
             if call.is_learning:
                 self.observe(x.content, call.name, call.now)
@@ -506,19 +516,20 @@ class Range:
         self, call: OpCall, q: QTensor, y: Tensor, scale_w: Scale, bits: int, *, taps: int, is_relu: bool = False
     ) -> QTensor:
         """A product, requantized to the observed range unless the pass is in real numbers. `taps`: products in each sum."""
-        now = call.now
+        now, scale_w = call.now, base_of(scale_w)
         if now.is_real:
             call.note(macs=products_in(call, q, y, taps))
             return self.observe_output(call, y, bits, at_most=q.scale * scale_w, is_relu=is_relu)
+        is_unsigned = call.runtime.is_unsigned and self.users.are_unsigned(call, bits)
         magnitude = self.observe(y, call.name, now, is_relu=is_relu)
         scale_o = self.scale_at(bits, call.name, now, at_most=q.scale * scale_w)
-        is_fused = is_relu and self.layer.training
-        can_saturate = may_saturate(magnitude, scale_o, bits) or (is_relu and not is_fused)
+        is_fused, room = (is_relu and self.layer.training) or is_unsigned, bits + is_unsigned
+        can_saturate = may_saturate(magnitude, scale_o, room) or (is_relu and not is_fused)
         how = {"is_relu": is_fused, "can_saturate": can_saturate, "is_owned": self.learned is None}
-        values = fake_quantize(to_carrier(y, bits), scale_o, bits, **how)
-        values = self.learn(values, y, scale_o, bits, now, is_relu=is_fused)
+        values = fake_quantize(to_carrier(y, bits), scale_o, room, **how)
+        values = self.learn(values, y, scale_o, room, now, is_relu=is_fused)
         call.note(macs=products_in(call, q, y, taps))
-        result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused)
+        result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused, is_unsigned=is_unsigned)
         result.origins = self.origins(call)
         return result
 
@@ -529,6 +540,8 @@ class Range:
         is_observed = self.observes(call.now)
         if is_observed:
             self.observe(y, call.name, call.now, is_relu=is_relu)
+            if call.runtime.is_unsigned:
+                self.users.are_unsigned(call, bits)
         result = QTensor(to_carrier(y, bits), self.scale_in(call, bits, at_most=at_most), bits, call.runtime)
         if is_observed:
             result.origins = self.origins(call)
@@ -559,6 +572,7 @@ class Range:
             stays_there=self.observes(now),
             is_real=is_real,
             memory=memory,
+            rows=self.rows,
         )
         return self.learn(rounded, weight, scale, bits, now, factor=factor, is_integer=not is_real), scale
 
@@ -567,7 +581,9 @@ class Range:
     ) -> Scale:
         """The scale of weights up to `largest`, which is remembered."""
         scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
-        self.set(largest, scale)
+        if self.rows is not None:
+            self._largest_of_rows, largest = largest, float(largest.max()) if largest.is_cpu else largest.max()
+        self.set(largest, base_of(scale))
         self.width = bits
         return scale
 
@@ -579,11 +595,5 @@ class Range:
             return NOMINAL
         if now.calibration is not None and not self.layer.is_layer:  # a layer's own weights can be asked for later
             now.calibration.count(self, weight, is_whole=True)
-        return self.fit_weight(bias, scale_x, bits, where, self.chosen_value(now), largest_magnitude(weight))
-
-
-def products_in(call: OpCall, q: QTensor, y: Tensor, taps: int) -> int:
-    """Multiply-accumulates, as `products_of` counts them, without a look-up in every pass of every layer."""
-    if call.now.is_exporting:
-        return 0  # in a trace the count would fix an open batch size
-    return int((q.content if call.op.is_transposed else y).numel() * taps)
+        largest = largest_magnitude(weight) if self.rows is None else self.rows[0](weight)
+        return self.fit_weight(bias, scale_x, bits, where, self.chosen_value(now), largest)

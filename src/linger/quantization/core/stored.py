@@ -30,7 +30,16 @@ from linger.numeric.fixed import as_float32
 from linger.numeric.torch.quantize import Scale, largest_of, magnitude_within, smallest
 from linger.quantization.core.observation import Calibration
 from linger.quantization.core.qtensor import QTensor
-from linger.quantization.core.runtime import RUN_FIRST, Frame, Keeping, Runtime, TorchFunction, is_in_backward, scope_of
+from linger.quantization.core.runtime import (
+    RUN_FIRST,
+    Frame,
+    Keeping,
+    OpCall,
+    Runtime,
+    TorchFunction,
+    is_in_backward,
+    scope_of,
+)
 
 
 class Kind(Enum):
@@ -229,6 +238,7 @@ class Stored:
 EVERYTHING = (-math.inf, math.inf)
 """The interval of a tensor all of whose numbers are used."""
 
+_BYTE = 8
 _OPEN = float(torch.finfo(torch.float32).max)
 """Stands for infinity in checkpoints: a mean of infinite numbers, as of weights over time, would be none."""
 
@@ -245,6 +255,7 @@ class ReadInterval:
         held: The interval whose numbers the range holds now.
         last: The ends of the tensor that was observed last, and the range before it.
         waits: Whether the users of all processes decide, once they have told each other (`exchange`).
+        unsigned: Whether the tensor is stored as 0 … 255; None: the model has no such tensors, or no pass has asked yet.
     """
 
     def __init__(self, range_: Any) -> None:
@@ -253,6 +264,8 @@ class ReadInterval:
         self.held: Interval = EVERYTHING
         self.last: tuple[Scale, Scale, Scale] | None = None
         self.waits = False
+        self.unsigned: Stored | None = None
+        self._can_be_unsigned, self._is_never_negative = False, False
         self._read: Interval | None = None
         self._tensors: list[tuple[Scale, Scale]] = []
         self._before: Scale = 0.0
@@ -293,6 +306,7 @@ class ReadInterval:
         if read is None or not is_complete:
             return
         self.join(read)
+        self.decide_sign()
         used = self.range.known_use or read
         if used == self.held:
             return
@@ -323,6 +337,41 @@ class ReadInterval:
         if used != known and stored is not None:
             end = math.inf if known is None and used == EVERYTHING else _OPEN
             stored.write((max(used[0], -end), min(used[1], end)))
+
+    def are_unsigned(self, call: OpCall, bits: int, *, never_negative: bool = False) -> bool:
+        """Whether a pass stores the tensor as 0 … 255, in a model that has such tensors.
+
+        So it is where an op can write it, and it is never negative, or its readers take no negative number for another one than 0.
+        What passes that observe the range have found is kept.
+        """
+        is_observed = self.range.observes(call.now)
+        if self.unsigned is None and is_observed:
+            self.add_unsigned()
+        if is_observed and not self.range.holds(call.now):
+            self._can_be_unsigned = bits == _BYTE and call.op.has_attribute("o_unsigned")
+            self._is_never_negative = never_negative
+            self.decide_sign()
+        return self.is_unsigned(bits)
+
+    def is_unsigned(self, bits: int) -> bool:
+        """Whether it was found that a tensor of this width is stored as 0 … 255."""
+        return self.unsigned is not None and bits == _BYTE and bool(self.unsigned.read())
+
+    def add_unsigned(self) -> None:
+        """Add the buffer that says so."""
+        running = self.range.running
+        how: dict[str, Any] = {"of": running.key, "is_optional": True}
+        self.unsigned = Stored(self.range.layer, f"unsigned_{self.range.name}", running.buffer.device, **how)
+
+    def decide_sign(self) -> None:
+        """Let the tensor be unsigned where it can, as far as its users are known."""
+        if self.unsigned is None:
+            return
+        known = self.range.known_use
+        is_read_so = self._is_never_negative or (known is not None and known[0] >= 0.0)
+        if (self._can_be_unsigned and is_read_so) != bool(self.unsigned.read()):
+            self.unsigned.write(float(self._can_be_unsigned and is_read_so))
+            self.range.change_room()
 
     def set(self, used: Interval | None) -> None:
         """Use these numbers, whatever was known before."""

@@ -33,7 +33,7 @@ from linger.analysis.layer_outputs import (
 )
 from linger.analysis.result import Analysis
 from linger.constraint.conv_bn import ConvBN, EmptyBatchNorm
-from linger.dialect import Op, ops
+from linger.dialect import EXTENSIONS, Op, ops
 from linger.errors import UsageError, listing
 from linger.files import Writer, file_stem, made_folder, write_atomically, write_together
 from linger.quantization.core.observation import is_calibrating
@@ -412,7 +412,8 @@ def op_settings(
         settings |= {"scale_x": quantized[0].scale, "data_bits": quantized[0].bits}
     elif quantized:
         settings["data_bits"] = [operand.bits for operand in quantized]
-    settings |= {key: value for key, value in op.complete(attributes).items() if value is not None}
+    said = {*attributes, *(key for key in op.complete(attributes) if key not in EXTENSIONS)}
+    settings |= {key: v for key, v in op.complete(attributes).items() if v is not None and key in said}
     return settings | {f"q_{name}": as_array(c.integers()) for name, c in constants.items() if isinstance(c, QTensor)}
 
 

@@ -179,8 +179,9 @@ class NoiseBench:
         def round_result(name: str, *rest: Any) -> None:
             """An observer that writes the rounded numbers over the real ones."""
             if name in facts.calls:
-                content = rest[-1].content
-                content.copy_(fake_quantize(content.float(), facts.scale, facts.bits).to(content.dtype))
+                content, is_unsigned = rest[-1].content, rest[-1].is_unsigned
+                bits = facts.bits + is_unsigned
+                content.copy_(fake_quantize(content.float(), facts.scale, bits, is_relu=is_unsigned).to(content.dtype))
                 rest[-1].accept_write()
 
         runtime.stays_real = True

@@ -24,6 +24,7 @@ from linger.errors import UsageError
 from linger.numeric.fixed import limits, round_half_up, scale_for
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import (
+    ZEROS,
     Scale,
     fake_quantize,
     largest_magnitude,
@@ -34,7 +35,6 @@ from linger.numeric.torch.quantize import (
 from linger.quantization.core.distributed.fsdp import is_sharded
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.quantized import kept
-from linger.quantization.core.ranges import ZEROS
 from linger.quantization.core.runtime import Frame, Runtime
 from linger.quantization.functions.functional_layer import (
     FLOAT_OPERAND,
@@ -108,8 +108,10 @@ def number_constant(value: float, runtime: Runtime) -> QTensor:
     low, high = limits(CONSTANT_BITS)
     integer = min(max(round_half_up(Fraction(value) * Fraction(scale)), low), high)
     if runtime.emitter is not None:
-        return QTensor(torch.tensor(integer, dtype=integer_type(CONSTANT_BITS)), scale, CONSTANT_BITS, runtime)
-    return QTensor(torch.tensor(integer / scale, dtype=torch.float32), scale, CONSTANT_BITS, runtime)
+        content = torch.tensor(integer, dtype=integer_type(CONSTANT_BITS))
+    else:
+        content = torch.tensor(integer / scale, dtype=torch.float32)
+    return QTensor(content, scale, CONSTANT_BITS, runtime, is_nonnegative=value >= 0)
 
 
 def as_constant(value: Tensor, runtime: Runtime, *, is_negated: bool = False) -> QTensor | None:

@@ -24,6 +24,7 @@ from linger.quantization.core.qtensor import (
     has_place,
     is_quantized,
     runtime_among,
+    signed,
     unwrap,
 )
 from linger.quantization.core.runtime import (
@@ -220,13 +221,14 @@ def drop(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> QTensor
     dropped = x
     if not x.is_integer:
         assert x.scale is not None  # dispatch handles overwritten tensors
+        x = signed(x) if func in _SHIFTING_DROPOUTS else x
         before = x.content if func in _SHIFTING_DROPOUTS else x.moved_content
         survivors = func(before, *rest, **{k: v for k, v in kwargs.items() if k != "inplace"})
         if survivors is not before and x.runtime.now.is_real:
             dropped = x.like(survivors)
-        elif survivors is not before:  # alpha dropout goes negative
-            dropped = QTensor(fake_quantize(survivors, x.scale, x.bits), x.scale, x.bits, x.runtime)
-            dropped.origins = x.origins  # the survivors are larger, so limits behind a dropout hold before it too
+        elif survivors is not before:  # larger, so limits behind a dropout hold before it too
+            dropped = x.like(fake_quantize(survivors, x.scale, x.signed_bits))
+            dropped.is_nonnegative = x.is_unsigned  # alpha dropout goes negative
     return x.overwrite(dropped) if is_in_place else dropped
 
 
@@ -260,7 +262,7 @@ def _already_done(runtime: Runtime, func: TorchFunction, args: Args, kwargs: Kwa
     if _is_in_place(func, args, kwargs):
         return x
     result = QTensor(x.moved_content, x.scale, x.bits, runtime, is_nonnegative=True)  # a tensor of its own
-    result.origins = x.origins
+    result.is_unsigned, result.origins = x.is_unsigned, x.origins
     return result
 
 

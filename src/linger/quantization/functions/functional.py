@@ -19,7 +19,17 @@ from linger.numeric.torch.gates import flat_ends
 from linger.numeric.torch.kernel import integer_type
 from linger.numeric.torch.quantize import Scale, fake_quantize, largest_of, limit_of, may_saturate
 from linger.ops.fast.fast_path import ExactFastPath, RealFastPath, functional_fast_path
-from linger.quantization.core.qtensor import Operand, Origin, QTensor, Real, compute, simulate, to_carrier, unwatched
+from linger.quantization.core.qtensor import (
+    Operand,
+    Origin,
+    QTensor,
+    Real,
+    compute,
+    signed,
+    simulate,
+    to_carrier,
+    unwatched,
+)
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import OpCall, Pass, Runtime
 from linger.quantization.core.stored import EVERYTHING
@@ -35,11 +45,13 @@ from linger.quantization.functions.functional_layer import (
     output_bits,
     own_format,
 )
+from linger.targets import find_chip
 
 RELU = "Relu"
 _PRODUCT = "BmmInt"
 _MATRIX_BITS = 16
 _LAST = -1
+_BYTE = 8
 
 
 def as_operand(value: object, runtime: Runtime, *, is_negated: bool = False) -> QTensor | None:
@@ -73,9 +85,12 @@ def run_functional(
     last operand where it is a float tensor that learns. `real` is what torch's own function gives, for a pass in real numbers.
     """
     op = op.for_platform(runtime.target)
+    is_widened = op.is_pointwise and op.input_bits not in (None, _BYTE)  # by a Requant, which takes unsigned bytes
+    if runtime.is_unsigned and not op.takes_unsigned and not is_widened:
+        operands = [signed(o) for o in operands]
     if runtime.target is not None and is_saturation(op, settings, runtime.target):
         return saturate(operands[0], settings["high"], runtime, real)
-    if runtime.target is not None and op.name == AVERAGE:
+    if op.name == AVERAGE and find_chip(runtime.target) is not None:
         first, settings = pooled_twice(op, settings, operands[0], runtime)
         operands = [first]
     now = runtime.now
@@ -94,7 +109,8 @@ def _used_origins(op: Op, operands: Sequence[QTensor], settings: Mapping[str, An
     """The origins of a result that picks its operands' numbers; the operands of any other op are used here."""
     used = EVERYTHING  # the numbers of its operands that the op tells apart
     if _has_flat_ends(op, now):
-        used = flat_ends(op.pieces, cast(float, op.output_scale), _default_bits(op))
+        more = operands[0].runtime.is_unsigned and op.never_negative  # 0 … 255 end further out
+        used = flat_ends(op.pieces, cast(float, op.output_scale) * 2.0**more, _default_bits(op) + more)
     elif op.used_rule is not None:
         ends = [tuple(torch.stack(torch.aminmax(o.content.detach())).tolist()) for o in operands if o.is_constant]
         used = op.used_rule(settings, cast("list[Interval]", ends))
@@ -135,9 +151,10 @@ def _run(
         operands = [*operands, quantize_parameter(parameter, runtime, call.name, stays_there=stays_there)]
     fast = None if call.is_written else functional_fast_path(op)
     output = _observe_output(call, operands, settings, layer, bits, fast, real)
-    attributes = dict(settings) | _format_attributes(op, operands, output.scale, output.bits)
+    attributes = dict(settings) | _format_attributes(op, operands, output)
     if fast is None:
-        result = compute(call, operands, attributes, output.scale, output.bits, output.given)
+        formats = (output.scale, output.bits, output.given)
+        result = compute(call, operands, attributes, *formats, is_unsigned=output.is_unsigned)
     else:
         result = _run_fast(call, fast, operands, attributes, layer, output)
     if output.seen is not None:
@@ -160,12 +177,13 @@ def _run_fast(
         unrounded = output.real if output.real.requires_grad else output.real.clone()
     values = _fast_values(call, fast, operands, {**_defaults(call.op), **attributes}, output)
     if unrounded is not None:
-        values = layer.ranges["o"].learn(values, unrounded, output.scale, output.bits, call.now)
+        how: dict[str, Any] = {"is_relu": True} if output.is_unsigned else {}
+        values = layer.ranges["o"].learn(values, unrounded, output.scale, output.room, call.now, **how)
     macs = 0
     if call.op.name == _PRODUCT and not call.now.is_exporting:  # in a trace the count would fix an open batch size
         macs = products_of(call.op.name, [values.shape, operands[0].content.shape]) or 0
     call.note(reason=loss_of(layer), macs=macs)
-    result = QTensor(values, output.scale, output.bits, call.runtime)
+    result = QTensor(values, output.scale, output.bits, call.runtime, is_unsigned=output.is_unsigned)
     if call.runtime.is_recorded:
         call.record(result, operands, attributes)
     return result
@@ -182,6 +200,12 @@ class _Output(NamedTuple):
     real: Tensor | None = None
     seen: Scale | None = None
     is_real: bool = False
+    is_unsigned: bool = False
+
+    @property
+    def room(self) -> int:
+        """The width of signed integers that hold the result."""
+        return self.bits + self.is_unsigned
 
     @property
     def given(self) -> Real | None:
@@ -201,17 +225,22 @@ def _observe_output(
     """The format that the device fixes, or that follows from the observed range and the operands' scales."""
     op, is_real = call.op, given is not None
     real = None if given is None else given()
+    is_positive = op.never_negative or (op.keeps_sign and all(o.is_nonnegative for o in operands))
+    is_unsigned = call.runtime.is_unsigned and layer.ranges["o"].users.are_unsigned(
+        call, bits, never_negative=is_positive
+    )
     if op.output_scale is not None:
+        scale, bits = op.output_scale * 2.0**is_unsigned, _default_bits(op)
         if call.is_learning:  # a scale that was not observed stands in the checkpoint as that of the range ±1
-            layer.ranges["o"].set(1.0, op.output_scale)
-        return _Output(op.output_scale, _default_bits(op), real, is_real=is_real)
+            layer.ranges["o"].set(1.0, scale)
+        return _Output(scale, bits, real, is_real=is_real, is_unsigned=is_unsigned)
     seen = None
     if call.is_learning:
         # without a fast path the op only moves its operands: the result's range is the widest of theirs
         real = _real_result(fast, operands, settings) if real is None and fast is not None else real
         values = torch.cat([o.content.detach().reshape(-1) for o in operands]) if real is None else _reached(op, real)
         seen = layer.ranges["o"].observe(values, call.name, call.now)
-    return _Output(_output_scale(call, operands, layer, bits), bits, real, seen, is_real)
+    return _Output(_output_scale(call, operands, layer, bits), bits, real, seen, is_real, is_unsigned)
 
 
 def _reached(op: Op, real: Tensor) -> Tensor:
@@ -276,7 +305,7 @@ def _real_result(
 ) -> Tensor:
     """The op on real values: exact where its fast path is, else the function that the integers approximate."""
     contents = [o.content for o in operands]
-    return fast.real_result(contents, [o.scale for o in operands], [o.bits for o in operands], settings)
+    return fast.real_result(contents, [o.scale for o in operands], [o.signed_bits for o in operands], settings)
 
 
 def _fast_values(
@@ -291,9 +320,10 @@ def _fast_values(
     if output.is_real:
         return to_carrier(cast(Tensor, output.real), bits)
     # else it takes them for narrower ones
-    if isinstance(fast, ExactFastPath) and max([o.bits for o in operands]) <= bits:
-        can_saturate = may_saturate(output.seen, output.scale, bits)
-        return fast.evaluate(output.real, contents, attributes, can_saturate=can_saturate)
+    if isinstance(fast, ExactFastPath) and max([o.signed_bits for o in operands]) <= output.room:
+        can_saturate = may_saturate(output.seen, output.scale, output.room)
+        values = fast.evaluate(output.real, contents, {**attributes, "o_bits": output.room}, can_saturate=can_saturate)
+        return values.clamp_min(0.0) if output.is_unsigned else values
     exact = _exact_values(call, fast, operands, attributes, output)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in contents)):
         return exact
@@ -311,19 +341,21 @@ def _exact_values(
     """What the body gives: looked up in a table, if there is one and no trace would keep it; else computed."""
     with torch.no_grad():
         if isinstance(fast, RealFastPath) and not call.now.is_exporting:
-            values = fast.exact_values([o.content for o in operands], attributes)
+            values = fast.exact_values([o.content for o in operands], {**attributes, "o_bits": output.room})
             if values is not None:
-                return values
+                return values.clamp_min(0.0) if output.is_unsigned else values
         return to_carrier(simulate(call.op, operands, attributes, output.scale, is_exact=True), output.bits)
 
 
-def _format_attributes(op: Op, operands: Sequence[QTensor], scale_o: Scale, bits: int) -> dict[str, Any]:
+def _format_attributes(op: Op, operands: Sequence[QTensor], output: _Output) -> dict[str, Any]:
     """Scales and widths, as far as the op has attributes for them."""
     names, usual_bits = _format_names(op, len(operands))
-    attributes = {name: o.scale for name, o in zip(names, operands, strict=False)} | {"scale_o": scale_o}
+    attributes = {name: o.scale for name, o in zip(names, operands, strict=False)} | {"scale_o": output.scale}
     if "data_bits" in _defaults(op):
         attributes["data_bits"] = max([o.bits for o in operands])
-    return attributes if bits == usual_bits else attributes | {"o_bits": bits}
+    if output.is_unsigned:
+        attributes["o_unsigned"] = 1
+    return attributes if output.bits == usual_bits else attributes | {"o_bits": output.bits}
 
 
 @cache
@@ -345,13 +377,15 @@ def _keep_scale(
 ) -> QTensor:
     """Ops whose output has the scale and width of the input: Relu, MaxPool, Clip, AvgPool2dInt."""
     call, is_relu = runtime.begin(op, runtime.path), op.name == RELU
+    if x.is_unsigned and settings.get("value", 0.0) < 0.0:  # a border that unsigned numbers do not hold
+        x = signed(x)
     constants, attributes, is_positive = _constants(op, x, settings)
     if not op.is_scale_free and op.attributes:
         attributes |= own_format(x)
     if is_relu and is_in_place and not x.is_integer:
         result = _relu_in_place(call, x, attributes)
     else:
-        result = compute(call, [x, *constants], attributes, x.scale, x.bits, real)
+        result = compute(call, [x, *constants], attributes, x.scale, x.bits, real, is_unsigned=x.is_unsigned)
     result.is_nonnegative = (x.is_nonnegative or is_relu) and is_positive
     return result
 
@@ -365,7 +399,7 @@ def _constants(op: Op, x: QTensor, settings: Mapping[str, Any]) -> tuple[list[Op
         return [], dict(settings), True
     if op.constants_need_scale and isinstance(x.scale, Tensor):  # thresholds, rounded where their scale is
         return [_end_there(settings[end], x) for end in ("low", "high")], {}, settings["high"] >= 0
-    integers = op.make_constants(scale=x.scale, bits=x.bits, **settings)
+    integers = _made_constants(op, x, settings)
     return [_integer_constant(i, x) for i in integers], {}, isinstance(integers[-1], tuple) or integers[-1] >= 0
 
 
@@ -387,13 +421,19 @@ def constants_of(op: Op, settings: Mapping[str, Any], x: QTensor) -> Sequence[An
     assert op.make_constants is not None  # checked by the caller
     if isinstance(x.scale, Tensor):
         return [_end_there(settings[end], x).moved_content * x.scale for end in ("low", "high")]
-    return cast("Sequence[Any]", op.make_constants(scale=x.scale, bits=x.bits, **settings))
+    return _made_constants(op, x, settings)
+
+
+def _made_constants(op: Op, x: QTensor, settings: Mapping[str, Any]) -> Sequence[Any]:
+    """The integers that an op makes of its settings, in the format of x; an unsigned one knows nothing below 0."""
+    made = cast("Sequence[Any]", cast(Any, op.make_constants)(scale=x.scale, bits=x.signed_bits, **settings))
+    return [max(each, 0) if x.is_unsigned and isinstance(each, int) else each for each in made]
 
 
 def _end_there(end: float, x: QTensor) -> QTensor:
     """The threshold of a Clip, rounded and limited as `thresholds` of the op does, where the scale is on a device."""
     real = torch.full((), end, dtype=torch.float64, device=x.moved_content.device)
-    return x.like(fake_quantize(real, x.scale, x.bits).to(x.moved_content.dtype))
+    return x.like(fake_quantize(real, x.scale, x.signed_bits, is_relu=x.is_unsigned).to(x.moved_content.dtype))
 
 
 def _integer_constant(value: Any, x: QTensor) -> Operand:

@@ -274,7 +274,8 @@ def functional_layer(frame: Frame, key: str, where: str, device: torch.device, r
 
 def own_format(x: QTensor) -> dict[str, Any]:
     """The attributes of an op whose result has the scale and width of its input."""
-    return {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+    formats = {"data_bits": x.bits, "o_bits": x.bits, "scale_x": x.scale, "scale_o": x.scale}
+    return formats | {"o_unsigned": 1} if x.is_unsigned else formats
 
 
 # inputs beyond the device's format

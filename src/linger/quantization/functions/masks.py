@@ -22,7 +22,7 @@ from linger.dialect import Refusal, find_op
 from linger.numeric.fixed import limits, round_half_up
 from linger.numeric.torch.kernel import carrier, integer_type
 from linger.numeric.torch.quantize import Scale, fake_quantize, smallest
-from linger.quantization.core.qtensor import QTensor, is_quantized, runtime_among
+from linger.quantization.core.qtensor import QTensor, is_quantized, runtime_among, signed
 from linger.quantization.core.runtime import OpCall, Runtime, TorchFunction
 from linger.quantization.functions.constants import Kind, kind_of, quantize_floats
 from linger.quantization.functions.functional import as_operand
@@ -136,6 +136,7 @@ def fill(x: QTensor, mask: Tensor, value: float) -> QTensor | Refusal:
 
     A value that x's format does not hold widens it to 16 bits; −64 and less, down to −∞, may become the lowest integer.
     """
+    x = signed(x)
     if isinstance(x.scale, Tensor) and value in (0.0, -math.inf):
         return _fill_there(x, mask, value)
     runtime, scale, bits = x.runtime, x.scale_on_host, x.bits
@@ -263,6 +264,7 @@ def _chosen(x: object, y: object, mask: Tensor, runtime: Runtime) -> QTensor | R
 
 def _choose(x: QTensor, y: QTensor, mask: Tensor, runtime: Runtime, own: FunctionalLayer | None = None) -> QTensor:
     """Two quantized tensors: the result has a range of its own."""
+    x, y = signed(x), signed(y)
     call, layer = begin_function(find_op("iqWhere"), runtime, mask.device, own)
     bits = output_bits(call.op, layer, runtime, max(x.bits, y.bits))
     if call.is_learning:

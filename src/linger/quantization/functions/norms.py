@@ -19,7 +19,7 @@ from linger.numeric.curves import FRACTION, is_exact
 from linger.numeric.torch.kernel import TorchKernel
 from linger.numeric.torch.quantize import Scale, round_weight, weight_scale
 from linger.ops.fast.fast_path import RealFastPath
-from linger.quantization.core.qtensor import QTensor, to_carrier
+from linger.quantization.core.qtensor import QTensor, signed, to_carrier
 from linger.quantization.core.quantized import Frozen, QuantizedBase, kept, make_frozen
 from linger.quantization.core.runtime import OpCall
 from linger.quantization.functions.functional_layer import begin_function, output_bits
@@ -120,7 +120,7 @@ def call_norm(
 
 
 def _call(op: Op, x: QTensor, settings: Mapping[str, Any], parameters: Callable[[], tuple[Tensor, Tensor]]) -> QTensor:
-    runtime = x.runtime
+    runtime, x = x.runtime, signed(x)
     call, layer = begin_function(op, runtime, x.content.device)
     bits = output_bits(op, layer, runtime, x.bits)
     if not call.now.is_traced:  # a trace has the integers of the pass before it alone

@@ -154,6 +154,9 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
     widths = cast(Any, runtime.products).widths_in(cast(Frame, runtime.frame).module)  # both checked by read_product
     q = _input(product.x, layer, widths.data, call)
     now, range_w = call.now, layer.ranges["w"]
+    if runtime.is_per_channel and range_w.rows is None and product.op.has_attribute("exponents_w"):
+        groups = product.transposed_groups
+        range_w.split(product.weight.shape[0] if groups is None else product.weight.shape[1] * groups, groups)
     scale_x: Scale = q.scale if range_w.observes(now) else q.scale_on_host
     weight = product.weight.float()
     weight_arguments = (product.bias, scale_x, widths.parameter, call.name, now)
@@ -174,7 +177,7 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
 
     def freeze() -> Frozen:
         integers, scale_w = round_weight()
-        return make_frozen(integers, product.bias, scale_x, scale_w, widths.parameter)
+        return make_frozen(integers, product.bias, scale_x, scale_w, widths.parameter, range_w.rows)
 
     frozen = _frozen(call, scale_x, freeze, has_gradient=has_gradient)
 
@@ -183,7 +186,7 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
             frozen,
             scale_x,
             scale_o,
-            widths.data,
+            q.signed_bits,
             widths.output,
             is_nonnegative=q.is_nonnegative,
             can_fold=not has_gradient,

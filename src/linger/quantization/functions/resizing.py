@@ -22,7 +22,7 @@ from torch import Tensor
 from linger.dialect import find_op
 from linger.numeric.curves import WEIGHT_BITS
 from linger.numeric.fixed import WindowRun, adaptive_runs
-from linger.quantization.core.qtensor import QTensor, compute
+from linger.quantization.core.qtensor import QTensor, compute, signed
 from linger.quantization.core.runtime import TorchFunction
 from linger.quantization.functions.functional_layer import own_format
 
@@ -127,6 +127,7 @@ def _averaged(x: QTensor, output_size: Sizes) -> QTensor | None:
 def _largest(x: QTensor, output_size: Sizes, return_indices: bool = False) -> QTensor | None:  # noqa: FBT001, FBT002 - torch's signature
     if return_indices or x.dim() != 4:
         return None
+    x = signed(x)
     for axis, count in zip((2, 3), pair(output_size), strict=True):
         if count is not None:
             x = _largest_along(x, axis, count)

@@ -17,20 +17,20 @@ from torch import Tensor, nn
 
 from linger.constraint.conv_bn import (
     fold,
+    fold_by_batch,
     learn_statistics,
     learning_factor,
     normalize_folded,
     output_padding,
-    per_weight,
 )
 from linger.constraint.limits import Limits, Widths, clamp, exceeds
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch.kernel import integer_type
-from linger.numeric.torch.quantize import Scale
+from linger.numeric.torch.quantize import Scale, per_weight
 from linger.ops.fast.fast_path import accumulate
-from linger.quantization.core.qtensor import QTensor, unwrap
+from linger.quantization.core.qtensor import QTensor, signed, unwrap
 from linger.quantization.core.quantized import (
     OWN_INPUT,
     Batch,
@@ -39,7 +39,6 @@ from linger.quantization.core.quantized import (
     Ready,
     Watchman,
     add_widths,
-    fold_by_batch,
     integer_bound,
     kept,
     limit_parameters,
@@ -93,6 +92,9 @@ class QuantLayer(HasWidths):
         self._op, self._has_weight = op, has_weight
         self.is_lookup = op.inputs[0] == "w"
         self.geometry = dict(geometry)
+        if runtime.is_per_channel and op.has_attribute("exponents_w"):
+            weight, groups = cast(Tensor, source.weight), geometry["group"] if op.is_transposed else None
+            self.ranges["w"].split(weight.shape[0] if groups is None else weight.shape[1] * groups, groups)
         # of a transposed convolution, whose weights are [in, out/groups, …]
         self.transposed_groups: int | None = geometry["group"] if op.is_transposed else None
         self.widths = widths
@@ -265,6 +267,7 @@ class QuantLayer(HasWidths):
             self._own_input_range()
             q = range_.quantize(unwrap(x) if isinstance(x, QTensor) else x, bits, runtime, self.path)
         else:
+            x = x if self._op.takes_unsigned else signed(x)
             if x.bits > bits:
                 self._own_input_range()  # what is too wide gets a scale that fits its values
             q = x if x.bits == bits else range_.requantize(x, bits, runtime, self.path)
@@ -305,7 +308,7 @@ class QuantLayer(HasWidths):
         if self._op.constant_names and is_kept and not now.is_exporting:
             for name, value in zip(self._op.constant_names, constants_of(self._op, geometry, q), strict=True):
                 buffer = self.get_buffer(name)  # quant_module may have changed its width
-                self._buffers[name] = buffer.to(integer_type(q.bits)).fill_(value)
+                self._buffers[name] = buffer.to(q.integer_type).fill_(value)
         result = run_functional(self._op, [q], geometry, runtime, layer=self, real=lambda: self._by_torch(q.content))
         if "o" in self.ranges and is_kept:
             self.ranges["o"].set(self.ranges["x"].value(now), 0.0 if result.scale is None else result.scale)
@@ -365,7 +368,8 @@ class QuantLayer(HasWidths):
         The statistics are always those of the unlimited convolution, so they do not move with the limits.
         """
         assert self.bn is not None  # checked by the caller
-        factor, gain, stays_there = learning_factor(self.bn), 1.0, not self.weight.is_cpu
+        factor, gain = learning_factor(self.bn), 1.0
+        stays_there = not self.weight.is_cpu or self.ranges["w"].rows is not None
         parts = (self.weight, factor.values, None)
         if now.is_real:  # nothing is folded, so that eps acts as in the float model
             _, scale_w = self._real_weight(parts, q.scale, now)
@@ -477,13 +481,13 @@ class QuantLayer(HasWidths):
         """The frozen parameters in the cheapest exact form for this output scale; kept as long as they are."""
         is_differentiable = torch.is_grad_enabled() and not now.is_exporting
         has_gradient = is_differentiable and (q.content.requires_grad or self._is_trainable)
-        key = (q.scale, scale_o, q.is_nonnegative)
+        key = (q.scale, scale_o, q.is_nonnegative, q.is_unsigned)
         if not has_gradient and key in self._simulation:
             return self._simulation[key]
         if now.is_exporting:
             raise UsageError(RUN_FIRST)
         how: dict[str, Any] = {"is_nonnegative": q.is_nonnegative, "transposed_groups": self.transposed_groups}
-        make = partial(make_ready, frozen, q.scale, scale_o, self._widths.data, self._widths.output, **how)
+        make = partial(make_ready, frozen, q.scale, scale_o, q.signed_bits, self._widths.output, **how)
         if has_gradient:
             return make(can_fold=False)
         with kept():
@@ -510,7 +514,8 @@ class QuantLayer(HasWidths):
 
     def _follow_settings(self, chosen: Scale | None) -> None:
         """Drop what was frozen for other widths or another range."""
-        settings = (self._widths, None if chosen is None else float(chosen))
+        several = isinstance(chosen, Tensor) and chosen.dim()
+        settings = (self._widths, None if chosen is None else tuple(chosen.tolist()) if several else float(chosen))
         if settings != self._frozen_for:
             self._thaw()
             self._frozen_for = settings
@@ -527,7 +532,7 @@ class QuantLayer(HasWidths):
     def _make_frozen(self, scale_x: float, now: Pass) -> Frozen:
         parts = self._limited_parts()
         integers, scale_w = self._round_weight(parts, scale_x, now)
-        return make_frozen(integers, parts[2], scale_x, scale_w, self.widths.parameter)
+        return make_frozen(integers, parts[2], scale_x, scale_w, self.widths.parameter, self.ranges["w"].rows)
 
     def _forget_if_changed(self) -> None:
         """Drop what was frozen when a parameter has changed, also through `.data`, which torch does not count."""

@@ -27,7 +27,7 @@ from linger.numeric.torch.gates import Formats, Weights
 from linger.numeric.torch.quantize import Scale, fake_quantize, largest_magnitude, largest_of, scale_for_range, smallest
 from linger.ops.fast.fast_path import recurrent_fast_path
 from linger.quantization.core.packing import pack, unpack
-from linger.quantization.core.qtensor import QTensor, to_carrier, unwrap
+from linger.quantization.core.qtensor import QTensor, signed, to_carrier, unwrap
 from linger.quantization.core.quantized import HasWidths, Watchman, add_widths, integer_bound, kept
 from linger.quantization.core.ranges import NOMINAL, Range
 from linger.quantization.core.runtime import OpCall, OpRecord, Pass, Runtime
@@ -152,7 +152,7 @@ class QuantRecurrent(HasWidths):
         range_, runtime, now = self._range("i", layer), self.runtime, self.runtime.now
         is_observed = range_.observes(now)
         if isinstance(x, QTensor) and (x.scale if is_observed else x.scale_on_host) is not None:
-            q = range_.requantize(x, self.widths.data, runtime, self.path)
+            q = range_.requantize(signed(x), self.widths.data, runtime, self.path)
             is_stale = layer == 0 and self.input_range == "stale"
             if not now.is_traced and (is_observed or is_stale or range_.is_foreign):
                 self.input_range = "adopted" if layer == 0 else self.input_range

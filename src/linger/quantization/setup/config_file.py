@@ -23,7 +23,7 @@ from linger.files import write_atomically
 from linger.quantization.core.methods import Choice, calibration_methods
 from linger.records.reading import As, Is, Positive, one_of, read_with_problems
 from linger.settings import Switches
-from linger.targets import TARGETS
+from linger.targets import CHIPS, TARGETS
 
 VERSION = 1
 
@@ -321,9 +321,9 @@ def _one_of(value: object, known: Collection[str]) -> str:
 
 def _platform(chip: object) -> str:
     if chip in _WITHOUT_TARGET:
-        known = ", ".join(TARGETS)
+        known = ", ".join(CHIPS)
         raise ValueError(f"{chip!r} is not supported: linger has no target file for this chip (known: {known})")
-    return _one_of(chip, TARGETS)
+    return _one_of(chip, CHIPS)
 
 
 Width = Annotated[int, one_of((4, 8, 16))]

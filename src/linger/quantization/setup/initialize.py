@@ -28,6 +28,7 @@ from linger.constraint.limits import (
     Types,
     Widths,
     limits_of,
+    limits_of_rows,
 )
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
@@ -36,7 +37,7 @@ from linger.quantization.core import supported
 from linger.quantization.core.distributed.exchange import Exchange
 from linger.quantization.core.distributed.fsdp import refuse_sharded
 from linger.quantization.core.packing import Unpacked
-from linger.quantization.core.quantized import QuantizedBase, device_of, limits_of_rows, widths_in
+from linger.quantization.core.quantized import QuantizedBase, device_of, widths_in
 from linger.quantization.core.runtime import (
     NOT_KEPT,
     Keeping,
@@ -110,7 +111,8 @@ def init(
         bits: Widths of what nobody has marked: 8, 16, or weights and activations as in "w4a8"; None: 8.
         parameter_bits: Width of the weights.
         mode: `QuantMode.QValue`: scales are powers of two.
-        target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps.
+        target: The chip whose arithmetic is simulated ("venus", "arcs", "venusA"), and whose limits an export keeps; or
+            what runs the network without limits: "c" (portable C), "onnxruntime".
             None: that of venus, without limits.
         per_channel: Whether weights have one scale, a power of two, for each output channel; None: where the target has it.
         unsigned: Whether 8-bit activations that are never negative use 0 … 255; None: where the target has it.

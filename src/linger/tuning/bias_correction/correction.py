@@ -253,7 +253,7 @@ class _Sweep:
         shift = self.shifts.setdefault(key, _Shift()).add(call, expected.mean - means.mean, means.count)
         rounded = round_bias(bias + shift, x.scale * frozen.scale_w)
         shifted = product + rounded.to(product.dtype).reshape(shape)
-        result.content.copy_(fake_quantize(shifted, result.scale, result.bits))
+        result.content.copy_(fake_quantize(shifted, result.scale, result.signed_bits, is_relu=result.is_unsigned))
         result.accept_write()
 
     def _add(self, key: str, shift: Tensor) -> None:

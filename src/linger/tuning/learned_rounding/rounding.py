@@ -20,11 +20,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from linger.analysis.batches import Batch, evaluating
 from linger.analysis.trace import Trace
-from linger.constraint.conv_bn import ConvBN, fold, per_weight
+from linger.constraint.conv_bn import ConvBN, fold
 from linger.constraint.limits import clamp
 from linger.dialect import Op
 from linger.errors import UsageError
 from linger.numeric.fixed import limits
+from linger.numeric.torch.quantize import per_weight
 from linger.progress import progress
 from linger.quantization.core.quantized import Frozen, QuantizedBase, integer_bound
 from linger.quantization.layers.layer import QuantLayer

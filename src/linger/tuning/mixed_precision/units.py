@@ -31,7 +31,7 @@ from linger.quantization.diagnosis.call_watch import range_of_function
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.targets import Target, find_target
+from linger.targets import Target, find_chip
 
 Layer = QuantLayer | QuantRecurrent
 """A quantized layer, which has widths."""
@@ -427,7 +427,7 @@ class ChipWidths:
     @classmethod
     def of(cls, name: str | None) -> ChipWidths:
         """Those of a chip by its name; one that does not exist is refused."""
-        return cls(None if name is None else find_target(name))
+        return cls(find_chip(name))
 
     def allows(self, unit: Unit, bits: int) -> bool:
         """Whether a tensor may have this width: where it is made, and in every op that reads it."""
