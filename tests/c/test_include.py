@@ -10,6 +10,7 @@ from tests.support.integer_functions import (
     WIDTHS,
     Library,
     board_check,
+    c_type,
     headers_with_fault,
     host_check,
     require_variant,
@@ -25,14 +26,16 @@ def library(request, tmp_path_factory):
     return Library(tmp_path_factory.mktemp(request.param), variant.options)
 
 
-def most(bits: int, other: int, total: int) -> int:
+def most(bits: int | str, other: int | str, total: int) -> int:
     """The magnitude below which 600 products of 16-bit numbers fit 32 bits; else the type's own."""
-    return 128 if bits == 8 else 32768 if total == 64 else 1500 if other == 16 else 16000
+    return 128 if bits in (8, "u8") else 32768 if total == 64 else 1500 if other == 16 else 12000
 
 
-def numbers(rng, count: int, bits: int, limit: int) -> np.ndarray:
-    """Random numbers, or only the smallest, or only extremes."""
+def numbers(rng, count: int, bits: int | str, limit: int) -> np.ndarray:
+    """Random numbers, or only the smallest (of unsigned ones the largest), or only extremes."""
     kind = rng.integers(4)
+    if bits == "u8":
+        return (limit - 1 - numbers(rng, count, 16, limit)).astype(np.uint8)
     if kind == 0:
         return np.full(count, -limit, f"int{bits}")
     if kind == 1:
@@ -64,7 +67,7 @@ def reach(*axes: tuple[int, int]) -> int:
 @pytest.mark.parametrize(("x_bits", "w_bits", "s_bits"), WIDTHS, ids=IDS)
 @pytest.mark.thin(every=2)
 def test_dots_are_sums_of_products(library, x_bits, w_bits, s_bits):
-    rng = np.random.default_rng(x_bits * w_bits + s_bits)
+    rng = np.random.default_rng(np.dtype(c_type(x_bits)[:-2]).itemsize * 8 * w_bits + s_bits)
     for _ in range(CASES):
         pixels, outputs, runs = int(rng.integers(1, library.pixels + 1)), int(rng.integers(1, 20)), int(rng.integers(5))
         length, x_pixel, x_step = size(rng, 150), int(rng.integers(90)), int(rng.integers(200))
@@ -87,7 +90,7 @@ def test_dots_are_sums_of_products(library, x_bits, w_bits, s_bits):
 
 @pytest.mark.parametrize(("x_bits", "w_bits", "s_bits"), WIDTHS, ids=IDS)
 def test_columns_are_a_row_of_a_matrix_product(library, x_bits, w_bits, s_bits):
-    rng = np.random.default_rng(x_bits * w_bits + s_bits)
+    rng = np.random.default_rng(np.dtype(c_type(x_bits)[:-2]).itemsize * 8 * w_bits + s_bits)
     for _ in range(CASES):
         outputs, length, w_step = size(rng, 140), size(rng, 70), int(rng.integers(150))
         w_axes = ((length, w_step), (outputs, 1))
@@ -104,7 +107,7 @@ def test_columns_are_a_row_of_a_matrix_product(library, x_bits, w_bits, s_bits):
 @pytest.mark.parametrize(("x_bits", "w_bits", "s_bits"), WIDTHS, ids=IDS)
 @pytest.mark.thin(every=2)
 def test_depthwise_sums_each_channel(library, x_bits, w_bits, s_bits):
-    rng = np.random.default_rng(x_bits * w_bits + s_bits)
+    rng = np.random.default_rng(np.dtype(c_type(x_bits)[:-2]).itemsize * 8 * w_bits + s_bits)
     for _ in range(CASES):
         pixels, channels = int(rng.integers(1, library.pixels + 1)), size(rng, 140)
         rows, columns = (int(n) for n in rng.integers(6, size=2))
@@ -127,14 +130,14 @@ def test_depthwise_sums_each_channel(library, x_bits, w_bits, s_bits):
 
 
 @pytest.mark.parametrize("s_bits", [32, 64])
-@pytest.mark.parametrize("x_bits", [8, 16])
+@pytest.mark.parametrize("x_bits", [8, "u8", 16])
 def test_window_sums_of_each_channel(library, x_bits, s_bits):
-    rng = np.random.default_rng(x_bits + s_bits)
+    rng = np.random.default_rng(s_bits)
     for _ in range(CASES):
         channels, rows, columns = size(rng, 140), size(rng, 20), size(rng, 20)
         x_row, x_column = (int(n) for n in rng.integers(100, size=2))
         axes = ((rows, x_row), (columns, x_column), (channels, 1))
-        x = numbers(rng, reach(*axes), x_bits, 2 ** (x_bits - 1))
+        x = numbers(rng, reach(*axes), x_bits, 128 if x_bits != 16 else 32768)
         given = library.call(
             f"linger_window_sum_{x_bits}_{s_bits}",
             np.full(channels, 77, f"int{s_bits}"),
@@ -143,17 +146,17 @@ def test_window_sums_of_each_channel(library, x_bits, s_bits):
         assert np.array_equal(given, windows(x, *axes).sum((0, 1))), (channels, rows, columns)
 
 
-@pytest.mark.parametrize("x_bits", [8, 16])
+@pytest.mark.parametrize("x_bits", [8, "u8", 16])
 def test_window_maxima_of_each_channel(library, x_bits):
-    rng = np.random.default_rng(x_bits)
+    rng = np.random.default_rng(8)
     for _ in range(CASES):
         channels, rows, columns = size(rng, 140), 1 + size(rng, 6), 1 + size(rng, 6)
         x_row, x_column = (int(n) for n in rng.integers(100, size=2))
         axes = ((rows, x_row), (columns, x_column), (channels, 1))
-        x = numbers(rng, reach(*axes), x_bits, 2 ** (x_bits - 1))
+        x = numbers(rng, reach(*axes), x_bits, 128 if x_bits != 16 else 32768)
         given = library.call(
             f"linger_window_max_{x_bits}",
-            np.full(channels, 77, f"int{x_bits}"),
+            np.full(channels, 77, c_type(x_bits)[:-2]),
             *(channels, x, rows, x_row, columns, x_column),
         )
         assert np.array_equal(given, windows(x, *axes).max((0, 1))), (channels, rows, columns)
@@ -202,9 +205,10 @@ FAULTS = {
         "lone": ("linger_depthwise.h", "_mm256_and_si256(pairs.b", "_mm256_or_si256(pairs.b"),
         "sum": ("linger_pools.h", "int32_t room = 255;", "int32_t room = 300;"),
         "max": ("linger_pools.h", "_mm_max_epi8", "_mm_max_epu8"),
+        "unsigned": ("linger_dots.h", "(linger_copied)linger_byte(from, i, 1)", "(linger_copied)linger_byte(from, i, 0)"),
     },
     "avx512": {
-        "dots": ("linger_dots.h", "_epi32(s_23, w_v, x_v2)", "_epi32(s_23, w_v, x_v1)"),
+        "dots": ("linger_dots.h", "_products(s_23, w_v, x_v2,", "_products(s_23, w_v, x_v1,"),
         "raise": ("linger_dots.h", "_mm512_sub_epi32(tile, raise)", "_mm512_add_epi32(tile, raise)"),
         "columns": ("linger_columns.h", "high = _mm512_dpwssd_epi32(high", "high = _mm512_dpwssd_epi32(low"),
         "depthwise": ("linger_depthwise.h", "? lanes : 0U, &w[(rows > 3)", "? lanes : lanes, &w[(rows > 3)"),
@@ -214,6 +218,7 @@ FAULTS = {
             "linger_add_raise_of_three(&raised, w_1)",
         ),
         "order": ("linger_depthwise.h", "(s.c, s.d, 0x31)", "(s.c, s.d, 0x20)"),
+        "unsigned": ("linger_dots.h", "_mm512_dpbusd_epi32(sums, x, w)", "_mm512_dpbusd_epi32(sums, w, x)"),
     },
     "cortex-m4": {
         "dots": ("linger_dots.h", "smlad r8, r12, r7, r8", "smladx r8, r12, r7, r8"),
@@ -223,7 +228,12 @@ FAULTS = {
         "columns": ("linger_columns.h", "(sum_3, x_here, odd)", "(sum_3, x_here, even)"),
         "depthwise": ("linger_depthwise.h", "smlatt lr, r4, r2, lr", "smlabb lr, r4, r2, lr"),
         "lone": ("linger_depthwise.h", "(sum_3, x_odd, w_odd)", "(sum_3, x_odd, w_even)"),
-        "max": ("linger_pools.h", "ssub8 %1", "usub8 %1"),
+        "unsigned": ("linger_dots.h", 'unsigned_two, "uxtb16"', 'unsigned_two, "sxtb16"'),
+        "unsigned tail": ("linger_dots.h", '"uxtb16", "ldrb"', '"uxtb16", "ldrsb"'),
+        "unsigned one": ("linger_simd.h", "(four >> 8) & 0x00FF00FFU", "(four >> 8) & 0x007F00FFU"),
+        "unsigned depthwise": ("linger_depthwise.h", 'unsigned_two, "uxtb16"', 'unsigned_two, "sxtb16"'),
+        "unsigned max": ("linger_pools.h", 'max_u8, uint8_t, "usub8"', 'max_u8, uint8_t, "ssub8"'),
+        "max": ("linger_pools.h", 'max_8, int8_t, "ssub8"', 'max_8, int8_t, "usub8"'),
     },
     "cortex-m55": {
         "dots": ("linger_dots.h", "vmladava.s8 r10, q1, q3", "vmladava.u8 r10, q1, q3"),
@@ -231,10 +241,13 @@ FAULTS = {
         "short": ("linger_dots.h", "vstrb.8 q1, [r0, #48]", "vstrb.8 q0, [r0, #48]"),
         "vector": ("linger_dots.h", "vmladava.s8 r8, q1, q2", "vmladava.s8 r8, q0, q2"),
         "depthwise": ("linger_depthwise.h", "vmovlt.s16 q1, q3", "vmovlb.s16 q1, q3"),
+        "unsigned": ("linger_dots.h", 'LINGER_CORRECT("r8", "r2")', 'LINGER_CORRECT("r8", "r12")'),
+        "unsigned vector": ("linger_dots.h", '"vaddv.s8 r12, q2', '"vaddv.u8 r12, q2'),
+        "unsigned rest": ("linger_depthwise.h", "is_unsigned == 0) && (count", "is_unsigned == 1) && (count"),
         "room": ("linger_depthwise.h", '"mvn r8, #0\\n\\t"\n', '"mov r8, #0\\n\\t"\n'),
         "rest": ("linger_depthwise.h", "vmulltq_int_s16", "vmullbq_int_s16"),
         "sum": ("linger_pools.h", "vaddq_s32", "vsubq_s32"),
-        "max": ("linger_pools.h", "vmaxq_s8", "vminq_s8"),
+        "max": ("linger_pools.h", "vmaxq_##S", "vminq_##S"),
     },
 }
 # each fault is a compilation: one per instruction set of this machine is enough for every day

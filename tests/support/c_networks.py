@@ -17,6 +17,7 @@ from linger.graph.files.model_io import ModelLike
 from linger.runtime.reference import Reference
 from linger.verification.feeds import spread_feeds
 from tests.support.c_compiler import STRICT
+from tests.support.streams import dialect, network, recurrent
 
 Arrays = Mapping[str, np.ndarray]
 FLAGS = ("-O1", *STRICT)
@@ -200,3 +201,92 @@ def without_empty_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     del model.graph.output[:]
     model.graph.output.extend(left)
     return model
+
+
+_KINDS = {"per tensor": (False, False), "per channel": (True, False), "per channel and unsigned": (True, True)}
+NUMBER_SYSTEMS = tuple(_KINDS)
+"""What `picture_network` and `voice_network` can be written in."""
+
+
+class _Writer:
+    """Writes layers of 8 bits in one number system; the same seed draws the same weights in each."""
+
+    def __init__(self, g, numbers: str, seed: int) -> None:
+        self.g, self.draw = g, np.random.default_rng(seed)
+        self.has_exponents, self.is_unsigned = _KINDS[numbers]
+
+    def exponents(self, count: int, name: str = "exponents_w") -> dict[str, list[int]]:
+        """Different ones for neighbors, so that a shift of another channel is another number."""
+        drawn = [int(e) for e in self.draw.permutation(np.arange(count) % 4)]
+        return {name: drawn} if self.has_exponents else {}
+
+    def product(self, op: str, x, shape, outputs: int, *, scale_o: float, is_unsigned=False, **settings):
+        w = self.draw.integers(-100, 101, shape).astype(np.int8)
+        b = self.draw.integers(-3000, 3000, outputs).astype(np.int32)
+        exponents = self.exponents(outputs)
+        scales = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": scale_o, **self.sign(is_unsigned=is_unsigned)}
+        return dialect(self.g, op, x, w, b, **_WIDTHS, **scales, **exponents, **settings)
+
+    def conv(self, x, channels: int, outputs: int, *, group=1, scale_o=0.5, is_unsigned=False):
+        window = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": group}
+        shape = (outputs, channels // group, 3, 3)
+        y = self.product("Conv2dInt", x, shape, outputs, scale_o=scale_o, is_unsigned=is_unsigned, **window)
+        return y if self.is_unsigned or not is_unsigned else self.g.op("Relu", y)
+
+    def sign(self, *, is_unsigned: bool) -> dict[str, int]:
+        return {"o_unsigned": 1} if is_unsigned and self.is_unsigned else {}
+
+
+_WIDTHS = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8}
+
+
+def picture_network(numbers: str = NUMBER_SYSTEMS[-1], *, seed: int = 7, channels: int = 16, size: int = 8) -> ir.Model:
+    """Every kind of layer with weights, and what reads unsigned numbers, in one of the number systems.
+
+    Activations behind a ReLU are unsigned; their scale is the same in all number systems, so that the work is.
+    """
+
+    def build(g, image):
+        n, c = _Writer(g, numbers, seed), channels
+        x = dialect(g, "Quant", image, data_bits=8, scale_x=16.0)
+        x = n.conv(x, 3, c, is_unsigned=True, scale_o=8.0)
+        y = n.conv(x, c, c, group=c, is_unsigned=True, scale_o=4.0)
+        z = n.conv(y, c, c, group=4, scale_o=1.0)
+        unsigned = n.sign(is_unsigned=True)
+        total = dialect(g, "iqAdd", x, z, scale_x=16.0, scale_y=16.0, scale_o=16.0, **unsigned)
+        total = g.op("MaxPool", total, kernel_shape=[2, 2], strides=[2, 2])
+        pool = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 0, 0, 0], "data_bits": 8, "o_bits": 8}
+        mean = dialect(g, "AvgPool2dInt", y, **pool, **unsigned, scale_x=16.0, scale_o=16.0)
+        scales = {"scale_x_0": 16.0, "scale_x_1": 16.0, "scale_o": 16.0}
+        joined = dialect(g, "iqCat", total, mean, **scales, dim=1, **unsigned)
+        window = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 0, 0, 0], "dilations": [1, 1], "group": 2}
+        shape = (2 * c, 3, 2, 2)
+        more = {"output_padding": [0, 0], **window}
+        large = n.product("ConvTranspose2dInt", joined, shape, 6, scale_o=2.0, **more)
+        if n.is_unsigned:  # what takes signed numbers only has them at half the scale
+            joined = dialect(g, "Requant", joined, data_bits=8, o_bits=8, scale_x=16.0, scale_o=8.0)
+        scales = {"scale_x": 8.0, "scale_o": 256.0} if n.is_unsigned else {"scale_x": 16.0, "scale_o": 128.0}
+        curve = dialect(g, "iqSigmoid", joined, **scales, **unsigned)
+        flat = g.op("Flatten", curve, axis=1)
+        scores = n.product("LinearInt", flat, (10, 2 * c * (size // 2) ** 2), 10, scale_o=0.125)
+        return dialect(g, "Dequant", scores, scale_o=0.125), large
+
+    inputs = f"float[1,3,{size},{size}] image"
+    return network(build, inputs=inputs, outputs=f"float[1,10] scores; int8[1,6,{size},{size}] picture")
+
+
+def voice_network(numbers: str = NUMBER_SYSTEMS[-1], *, op: str = "LSTMInt", seed: int = 3) -> ir.Model:
+    """A Conv1d with a ReLU and a recurrent layer behind it, whose rows of gates have exponents."""
+
+    def build(g, x):
+        n = _Writer(g, numbers, seed)
+        window = {"kernel_shape": [3], "strides": [1], "dilations": [1], "pads": [1, 1], "group": 1}
+        y = n.product("Conv1dInt", x, (6, 4, 3), 6, scale_o=4.0, is_unsigned=True, **window)
+        if n.is_unsigned:
+            y = dialect(g, "Requant", y, data_bits=8, o_bits=8, scale_x=16.0, scale_o=8.0)
+        y = g.op("Transpose", y, perm=[2, 0, 1])
+        rows = (4 if op == "LSTMInt" else 3) * 5
+        exponents = {**n.exponents(rows, "exponents_iw"), **n.exponents(rows, "exponents_hw")}
+        return recurrent(g, y, n.draw, (6, 5), op=op, **exponents)[0]
+
+    return network(build, inputs="int8[1,4,9] x", outputs="int8[9,1,5] y")

@@ -16,7 +16,8 @@ from tests.support.c_compiler import STRICT, require_compiler
 
 HEADERS = Path(linger.__file__).parent / "c" / "include"
 CHECK = Path(__file__).parent / "include_check.c"
-WIDTHS = tuple((x, w, s) for x in (8, 16) for w in (8, 16) for s in (32, 64))
+WIDTHS = tuple((x, w, s) for x in (8, "u8", 16) for w in (8, 16) for s in (32, 64))
+"""Kinds of data, weights and sums: bits, and of unsigned bytes u8."""
 
 _NAMES = ("linger_dots", "linger_columns", "linger_depthwise", "linger_pools")
 _PARAMETERS = {
@@ -120,17 +121,22 @@ def _exporting_source() -> str:
         for suffix, types in _suffixes(kind).items():
             typed = parameters
             for letter, bits in types.items():
-                typed = typed.replace(f"{letter} *", f"int{bits}_t *")
+                typed = typed.replace(f"{letter} *", f"{c_type(bits)} *")
             head = f"void call_linger_{kind}_{suffix}({typed})"
             lines.append(f"{head};\n{head} {{ linger_{kind}_{suffix}({names}); }}")
     return "\n".join([*lines, ""])
 
 
-def _suffixes(kind: str) -> dict[str, dict[str, int]]:
+def c_type(kind: int | str) -> str:
+    """The C type of a kind of numbers; without the _t that of numpy."""
+    return "uint8_t" if kind == "u8" else f"int{kind}_t"
+
+
+def _suffixes(kind: str) -> dict[str, dict[str, int | str]]:
     if kind == "window_max":
-        return {f"{x}": {"X": x} for x in (8, 16)}
+        return {f"{x}": {"X": x} for x in (8, "u8", 16)}
     if kind == "window_sum":
-        return {f"{x}_{s}": {"X": x, "S": s} for x in (8, 16) for s in (32, 64)}
+        return {f"{x}_{s}": {"X": x, "S": s} for x in (8, "u8", 16) for s in (32, 64)}
     return {f"{x}_{w}_{s}": {"X": x, "W": w, "S": s} for x, w, s in WIDTHS}
 
 

@@ -19,7 +19,7 @@ def conv(g, x, draw, channels, *, kernel=3, stride=1, dilation=1, pads=(0, 0), g
     return dialect(g, "Conv1dInt", x, w, b, group=group, **settings, **widths, **scales)
 
 
-def recurrent(g, x, draw, sizes, *, op="LSTMInt", batch_first=0, states=(), lengths=None, go_forward=1, bits=8):
+def recurrent(g, x, draw, sizes, *, op="LSTMInt", batch_first=0, states=(), lengths=None, go_forward=1, bits=8, **more):
     """A recurrent layer; with a length of `lengths`, and perhaps states."""
     size, hidden = sizes
     rows = (4 if op == "LSTMInt" else 3) * hidden
@@ -40,6 +40,7 @@ def recurrent(g, x, draw, sizes, *, op="LSTMInt", batch_first=0, states=(), leng
         "data_bits": 8,
         "parameter_bits": 8,
         "o_bits": bits,
+        **more,
     }
     return dialect(g, op, x, *given, *weights, *biases, _outputs=3 if op == "LSTMInt" else 2, **settings)
 

@@ -25,6 +25,7 @@ MANIFEST = "manifest.json"
 
 C_TYPES: Mapping[str, str] = {
     "int8": "int8_t",
+    "uint8": "uint8_t",
     "int16": "int16_t",
     "int32": "int32_t",
     "int64": "int64_t",
@@ -51,7 +52,7 @@ Size = Annotated[int, Is(lambda size: 0 <= size < _MOST_BYTES, "a number of byte
 InFolder = Annotated[str, Is(_FILE_NAME.fullmatch, "the name of a file of the folder")]
 """A path inside the folder that no compiler takes for an option."""
 Source = Annotated[InFolder, Is(lambda name: name.endswith(".c"), "the name of a .c file of the folder")]
-Element = Literal["int8", "int16", "int32", "int64", "float32", "bool"]
+Element = Literal["int8", "uint8", "int16", "int32", "int64", "float32", "bool"]
 
 
 @dataclass(frozen=True)

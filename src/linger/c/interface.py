@@ -62,8 +62,10 @@ class Parameter:
     def ends(self) -> tuple[int, int]:
         """The smallest and the largest integer of an input that is quantized; fewer bits than its type has may be asked for."""
         assert self.edge.node is not None
-        half = 1 << (int(attributes_of(self.edge.node, op_of(self.edge.node))["data_bits"]) - 1)
-        return -half, half - 1
+        attributes = attributes_of(self.edge.node, op_of(self.edge.node))
+        low, high = (0, 2) if attributes["o_unsigned"] else (-1, 1)
+        half = 1 << (int(attributes["data_bits"]) - 1)
+        return low * half, high * half - 1
 
     @property
     def shape_in_memory(self) -> list[int]:

@@ -241,7 +241,7 @@ def _sink_cast(node: ir.Node, names: Names) -> bool:
 Array = NDArray[Any]
 Feed = Mapping[str, Array]
 
-_TYPES = ("int8", "int16", "int32", "int64", "float32", "bool")
+_TYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "bool")
 _SEED = 20260101
 _RANDOM = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}

@@ -112,8 +112,9 @@ def weight_order(op: Op, shape: Sequence[int], group: int) -> Order:
 
 
 _MIN_TABLE_COST = 12
-"""A function of one int8 with at least so many operations per element becomes a lookup table with 256 entries."""
-_INT8_VALUES = np.arange(-128, 128, dtype=np.int8)
+"""A function of one byte with at least so many operations per element becomes a lookup table with 256 entries."""
+_VALUES: Mapping[str, Array] = {"int8": np.arange(-128, 128, dtype=np.int8), "uint8": np.arange(256).astype(np.uint8)}
+"""All the numbers that a byte can be."""
 
 
 @dataclass(frozen=True)
@@ -319,36 +320,36 @@ class _Fusion:
         return Step(tuple(nodes), outputs, inner, tuple(reads), tables)
 
     def _tables(self, nodes: Sequence[ir.Node]) -> dict[str, tuple[str, Array]]:
-        """Lookup tables for results that are functions of one int8 and cost more than a table lookup."""
+        """Lookup tables for results that are functions of one byte and cost more than a table lookup."""
         tables: dict[str, tuple[str, Array]] = {}
         run: list[ir.Node] = []
         for node in nodes:
-            if self._int8_source(node) is None:
+            if self._byte_source(node) is None:
                 run = []
                 continue
             run.append(node)
-            source = self._int8_source(run[0])
+            source = self._byte_source(run[0])
             if source is None or sum(self._elementwise(member)[1] for member in run) < _MIN_TABLE_COST:
                 continue
-            values: dict[str, Array] = {source: _INT8_VALUES}
+            values: dict[str, Array] = {source: _VALUES[self._network.tensors[source].dtype]}
             for member in run:
                 result = str(member.outputs[0].name)
-                values[result] = self._on_int8_values(member, values)
+                values[result] = self._on_every_byte(member, values)
                 tables[result] = (source, values[result])
         return tables
 
-    def _int8_source(self, node: ir.Node) -> str | None:
-        """The int8 tensor that a node's result is an element-wise function of; None if there is no single one."""
+    def _byte_source(self, node: ir.Node) -> str | None:
+        """The tensor of bytes that a node's result is an element-wise function of; None if there is no single one."""
         op, tensors = op_of(node), self._network.tensors
         names = set(value_names(node.inputs))
         data = names - self._network.constants.keys()
         if len(data) != 1 or len(node.outputs) != 1 or not _is_local(op) or not op.has_integer_output:
             return None
         (source,) = data
-        is_int8 = tensors[source].dtype == "int8" and all(tensors[name].count == 1 for name in names - data)
-        return source if is_int8 and self._same_shape(source, node) and source in self._elementwise(node)[0] else None
+        is_byte = tensors[source].dtype in _VALUES and all(tensors[name].count == 1 for name in names - data)
+        return source if is_byte and self._same_shape(source, node) and source in self._elementwise(node)[0] else None
 
-    def _on_int8_values(self, node: ir.Node, values: Mapping[str, Array]) -> Array:
+    def _on_every_byte(self, node: ir.Node, values: Mapping[str, Array]) -> Array:
         op = op_of(node)
         arguments = [
             None if v is None or not v.name else values.get(v.name, self._network.constants.get(v.name))
@@ -445,7 +446,8 @@ def fused_body(network: FixedNetwork, step: Step) -> tuple[Callable[..., Any], l
             result = str(node.outputs[0].name)
             if result in step.tables:
                 source, entries = step.tables[result]
-                tensors[result] = kernel.looked_up(tensors[source], -128, entries.tolist(), f"{entries.dtype}_t")
+                first = int(_VALUES[network.tensors[source].dtype][0])
+                tensors[result] = kernel.looked_up(tensors[source], first, entries.tolist(), f"{entries.dtype}_t")
                 continue
             arguments = [None if v is None or not v.name else tensors[v.name] for v in node.inputs]
             results = op.body(kernel, *op.arrange(arguments), **attributes_of(node, op))
@@ -462,7 +464,7 @@ def fused_body(network: FixedNetwork, step: Step) -> tuple[Callable[..., Any], l
 def _is_scalar(network: FixedNetwork, name: str) -> bool:
     """Whether a tensor is an integer constant with one element."""
     content = network.constants.get(name)
-    return content is not None and content.size == 1 and content.dtype.kind == "i" and content.dtype.itemsize <= 4
+    return content is not None and content.size == 1 and content.dtype.kind in "iu" and content.dtype.itemsize <= 4
 
 
 @dataclass(frozen=True)

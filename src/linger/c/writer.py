@@ -261,11 +261,10 @@ class _Writer:
         return WrittenStep(step, name, arguments, function.scratch, in_place)
 
     def _input(self, step: Step, name: str) -> Input:
-        for node in step.nodes:
-            for index, value in enumerate(node.inputs):
-                if value is not None and value.name == name:
-                    return input_of(self._network, name, self._plan.layouts, (node, op_of(node), index))
-        raise AssertionError(name)
+        uses = [(node, i) for node in step.nodes for i, v in enumerate(node.inputs) if v is not None and v.name == name]
+        node, index = uses[0]
+        given = input_of(self._network, name, self._plan.layouts, (node, op_of(node), index))
+        return replace(given, may_change=len(uses) == 1 and given.known is not None)
 
     def _argument(self, function: CFunction, index: int, name: str, given: Input) -> str | None:
         """A tensor by its name, a constant by the name of its array, None for one that the function does not read."""
@@ -274,7 +273,8 @@ class _Writer:
         body = function.text.replace(f"(void){buffer.name};", "").partition("{\n")[2]
         if not re.search(rf"\b{buffer.name}\b", body):
             return None
-        return name if given.known is None else self._constant(given.known, given.order)
+        content = function.changed.get(index, given.known)
+        return name if content is None else self._constant(content, given.order)
 
     def _constant(self, content: Array, order: Order) -> str:
         """The name of a constant array; equal ones are kept once."""

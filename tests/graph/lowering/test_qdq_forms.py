@@ -118,6 +118,63 @@ def test_every_sum_of_two_bytes(left, right):
     assert (node.error, node.error_fused) == (0, 0)
 
 
+@pytest.mark.parametrize("types", ["u s", "s u", "u u"])
+@pytest.mark.parametrize(("left", "right"), [(0, 0), (1, 0), (0, 3), (1, 1), (3, 8), (-1, 2)])
+@pytest.mark.parametrize("unsigned", [{}, {"o_unsigned": 1}], ids=["signed result", "unsigned result"])
+def test_every_sum_with_unsigned_bytes(left, right, types, unsigned):
+    first, second = (np.arange(256).astype(np.uint8) if kind == "u" else EVERY_INT8 for kind in types.split())
+    x, y = (np.array(grid) for grid in np.broadcast_arrays(first[:, None], second))
+    scales = {"scale_x": 2.0**left, "scale_y": 2.0**right, "scale_o": 1.0}
+    node = assert_as_reported(find_op("iqAdd"), [x, y], scales | unsigned, modes=BRIEF)
+    assert not node.is_explicit
+    assert (node.error, node.error_fused) == (0, 0)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("kind", ["conv", "gemm", "matmul"])
+@pytest.mark.parametrize(("shift", "unsigned"), [(-7, 0), (-2, 1), (0, 0), (1, 1), (7, 0), (9, 1), (9, 0)])
+def test_products_round_half_up_in_every_channel(kind, shift, unsigned, style, draw):
+    """Channels at shifts of their own, up to 5 bits apart, each with the biases that bring it to its ties."""
+    pairs = [(e, b) for e in (0, 5, 2) for b in around_ties(max(shift + e, 0), draw)]
+    exponents, biases = zip(*pairs, strict=True)
+    inputs = product(kind, np.asarray(biases, np.int32), draw)
+    if unsigned:
+        inputs[0] = inputs[0].astype(np.uint8)
+    op = find_op("Conv2dInt" if kind == "conv" else "LinearInt")
+    attributes = product_attributes(kind, shift) | {"exponents_w": exponents} | ({"o_unsigned": 1} if unsigned else {})
+    node = assert_as_reported(op, inputs, attributes, is_symmetric=STYLES[style], modes=BRIEF)
+    assert node.is_explicit == bool(unsigned and STYLES[style])
+    assert node.error == 0
+    assert node.error_fused == int(STYLES[style] and not unsigned and shift > -5)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "opset", "said"),
+    [
+        ("ConvTranspose2dInt", {"output_padding": (0, 0), "group": 2, "exponents_w": (1, 0, 2, 0)}, 13, "with groups"),
+        ("Conv2dInt", {"exponents_w": (1, 0)}, 12, "before opset 13"),
+    ],
+)
+def test_what_has_no_place_for_a_scale_of_each_channel_is_explicit(name, more, opset, said, draw):
+    channels = len(more["exponents_w"])
+    weight = draw.integers(-128, 128, (2, 2, 1, 1)).astype(np.int8)
+    inputs = [draw.integers(-128, 128, (1, 2, 3, 3)).astype(np.int8), weight, np.zeros(channels, np.int32)]
+    node = assert_as_reported(find_op(name), inputs, product_attributes("conv", 7) | more, opset=opset, modes=BRIEF)
+    assert node.is_explicit
+    assert said in node.reason
+
+
+@pytest.mark.parametrize("area", [(3, 3), (32, 32), (46, 46)], ids=str)
+def test_averages_of_unsigned_bytes_keep_apart_from_ties(area, draw):
+    """A denominator of 2^11 is the largest: means of 0 … 255 are twice as large as those of signed bytes."""
+    x = draw.integers(200, 256, (40, 2, *area)).astype(np.uint8)
+    attributes = {"kernel_shape": area, "strides": area, "pads": (0, 0, 0, 0), "data_bits": 8, "o_bits": 8}
+    attributes |= {"ceil_mode": 0, "scale_x": 16.0, "scale_o": 16.0, "o_unsigned": 1}
+    node = assert_as_reported(find_op("AvgPool2dInt"), [x], attributes, modes=BRIEF)
+    assert node.is_explicit is (area == (46, 46))
+    assert node.error == 0
+
+
 @pytest.mark.parametrize("shift", [-1, 0, 1, 2, 7, 14, 15, 16, 20])
 def test_every_product_of_two_bytes(shift):
     x, y = (grid.copy() for grid in np.meshgrid(EVERY_INT8, EVERY_INT8))

@@ -10,7 +10,7 @@
  *       + sum over r < rows, k < columns of x[p * x_pixel + r * x_row + k * x_column + c] * w[r * w_row + k * w_column + c]
  *
  * for p < pixels, 1 <= pixels <= LINGER_PIXELS, and c < channels. <x> and <w> are 8 or 16, <s> is 32 or 64: the bits of the
- * integers. The caller guarantees that the sum of any subset of the products and the bias fits s_t. The functions add
+ * integers; <x> may be u8, unsigned bytes. The caller guarantees that the sum of any subset of the products and the bias fits s_t. The functions add
  * integers; they neither round nor saturate, so every variant is exact.
  */
 
@@ -108,11 +108,16 @@
 
 /* The variants below take the plain function for what they do not cover. */
 #if defined(LINGER_X86) || defined(LINGER_SMLAD)
-LINGER_DEFINE_DEPTHWISE(linger_depthwise_plain, int8_t, int8_t, int32_t, int32_t)
+LINGER_DEFINE_DEPTHWISE(linger_depthwise_plain_0, int8_t, int8_t, int32_t, int32_t)
+LINGER_DEFINE_DEPTHWISE(linger_depthwise_plain_1, uint8_t, int8_t, int32_t, int32_t)
 #elif !defined(LINGER_HELIUM)
 LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_8_32, int8_t, int8_t, int32_t, int32_t)
+LINGER_DEFINE_DEPTHWISE(linger_depthwise_u8_8_32, uint8_t, int8_t, int32_t, int32_t)
 #endif
 LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_8_64, int8_t, int8_t, int64_t, int32_t)
+LINGER_DEFINE_DEPTHWISE(linger_depthwise_u8_8_64, uint8_t, int8_t, int64_t, int32_t)
+LINGER_DEFINE_DEPTHWISE(linger_depthwise_u8_16_32, uint8_t, int16_t, int32_t, int32_t)
+LINGER_DEFINE_DEPTHWISE(linger_depthwise_u8_16_64, uint8_t, int16_t, int64_t, int32_t)
 LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_16_32, int8_t, int16_t, int32_t, int32_t)
 LINGER_DEFINE_DEPTHWISE(linger_depthwise_8_16_64, int8_t, int16_t, int64_t, int32_t)
 LINGER_DEFINE_DEPTHWISE(linger_depthwise_16_8_32, int16_t, int8_t, int32_t, int32_t)
@@ -122,6 +127,21 @@ LINGER_DEFINE_DEPTHWISE(linger_depthwise_16_16_64, int16_t, int16_t, int64_t, in
 
 #undef LINGER_DEFINE_DEPTHWISE
 #undef LINGER_DEFINE_DEPTHWISE_PIXEL
+
+#if defined(LINGER_X86) || defined(LINGER_SMLAD)
+LINGER_INSIDE void linger_depthwise_some(int32_t *restrict sums, int32_t pixels, int32_t channels, const int8_t *restrict x,
+                                         int32_t x_pixel, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column,
+                                         const int8_t *restrict w, int32_t w_row, int32_t w_column,
+                                         const int32_t *restrict bias, int32_t is_unsigned)
+{
+    if (is_unsigned != 0) {
+        linger_depthwise_plain_1(sums, pixels, channels, (const uint8_t *)x, x_pixel, rows, x_row, columns, x_column, w, w_row,
+                                 w_column, bias);
+    } else {
+        linger_depthwise_plain_0(sums, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column, bias);
+    }
+}
+#endif
 
 #if defined(LINGER_X86)
 
@@ -563,13 +583,14 @@ LINGER_SHARED void linger_depthwise_of_any(int32_t *sums, int32_t pixels, int32_
     }
 }
 
-LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t pixels, int32_t channels, const int8_t *restrict x,
-                                           int32_t x_pixel, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column,
-                                           const int8_t *restrict w, int32_t w_row, int32_t w_column,
-                                           const int32_t *restrict bias)
+LINGER_INSIDE void linger_depthwise_of_bytes(int32_t *restrict sums, int32_t pixels, int32_t channels,
+                                             const int8_t *restrict x, int32_t x_pixel, int32_t rows, int32_t x_row,
+                                             int32_t columns, int32_t x_column, const int8_t *restrict w, int32_t w_row,
+                                             int32_t w_column, const int32_t *restrict bias, int32_t is_unsigned)
 {
-    if (channels < LINGER_DEPTHWISE_LEAST) {
-        linger_depthwise_plain(sums, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column, bias);
+    if ((channels < LINGER_DEPTHWISE_LEAST) || (is_unsigned != 0)) {
+        linger_depthwise_some(sums, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column, bias,
+                              is_unsigned);
     } else {
         const linger_depthwise_window window = {x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column};
         if ((pixels == LINGER_PIXELS) && (rows == 3) && (columns == 3) && (x_pixel == x_column)) {
@@ -701,7 +722,7 @@ LINGER_SHARED void linger_depthwise_pixel(linger_depthwise_state *state)
    vectors of 32-bit sums. */
 LINGER_INSIDE void linger_depthwise_rest(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
                                          int32_t x_row, int32_t columns, int32_t x_column, const int8_t *restrict w,
-                                         int32_t w_row, int32_t w_column, const int32_t *restrict bias)
+                                         int32_t w_row, int32_t w_column, const int32_t *restrict bias, int32_t is_unsigned)
 {
     const uint32x4_t even = vidupq_n_u32(0U, 2);
     const uint32x4_t odd = vaddq_n_u32(even, 1U);
@@ -725,7 +746,9 @@ LINGER_INSIDE void linger_depthwise_rest(int32_t *restrict sums, int32_t channel
             const int8_t *x_here = x_start;
             const int8_t *w_here = w_start;
             for (column = columns; column > 0; column--) {
-                const int16x8_t x_wide = vldrbq_z_s16(x_here, lanes);
+                const int16x8_t x_wide = (is_unsigned != 0)
+                                             ? vreinterpretq_s16_u16(vldrbq_z_u16((const uint8_t *)x_here, lanes))
+                                             : vldrbq_z_s16(x_here, lanes);
                 const int16x8_t w_wide = vldrbq_z_s16(w_here, lanes);
                 even_sums = vaddq_s32(even_sums, vmullbq_int_s16(x_wide, w_wide));
                 odd_sums = vaddq_s32(odd_sums, vmulltq_int_s16(x_wide, w_wide));
@@ -740,14 +763,15 @@ LINGER_INSIDE void linger_depthwise_rest(int32_t *restrict sums, int32_t channel
     }
 }
 
-LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t pixels, int32_t channels, const int8_t *restrict x,
-                                           int32_t x_pixel, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column,
-                                           const int8_t *restrict w, int32_t w_row, int32_t w_column,
-                                           const int32_t *restrict bias)
+LINGER_INSIDE void linger_depthwise_of_bytes(int32_t *restrict sums, int32_t pixels, int32_t channels,
+                                             const int8_t *restrict x, int32_t x_pixel, int32_t rows, int32_t x_row,
+                                             int32_t columns, int32_t x_column, const int8_t *restrict w, int32_t w_row,
+                                             int32_t w_column, const int32_t *restrict bias, int32_t is_unsigned)
 {
     static const int32_t zeros[16] = {0};
     const int64_t count = (int64_t)rows * columns;
-    const int32_t blocks = ((count > 0) && (count <= LINGER_TAPS)) ? (channels / 16) : 0;
+    /* two products of unsigned by signed bytes may leave the 16 bits that a pair of taps has */
+    const int32_t blocks = ((is_unsigned == 0) && (count > 0) && (count <= LINGER_TAPS)) ? (channels / 16) : 0;
     const int32_t first = blocks * 16;
     int32_t p;
     if (blocks > 0) {
@@ -786,7 +810,7 @@ LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t pixel
     }
     for (p = 0; (p < pixels) && (first < channels); p++) {
         linger_depthwise_rest(&sums[(p * channels) + first], channels - first, &x[(p * x_pixel) + first], rows, x_row, columns,
-                              x_column, &w[first], w_row, w_column, (bias != NULL) ? &bias[first] : bias);
+                              x_column, &w[first], w_row, w_column, (bias != NULL) ? &bias[first] : bias, is_unsigned);
     }
 }
 
@@ -818,66 +842,72 @@ typedef struct {
 typedef char linger_depthwise_state_is_packed[(sizeof(linger_depthwise_state) == 32U) ? 1 : -1];
 
 /* Blocks of four channels of two pixels. Written as instructions because a tile needs all 14 registers. Registers that a compiler
-   may reserve (r7, r9, r11) are saved here. */
-LINGER_SHARED void linger_depthwise_of_two(linger_depthwise_state *state)
-{
-    register linger_depthwise_state *argument __asm__("r0") = state;
-    /* on the stack: 0 the end of the taps, 8 state */
-    __asm__ volatile("push {r0, r7, r9, r11}\n\t"
-                     "sub sp, sp, #8\n\t"
-                     "ldr r1, [r0, #8]\n\t"
-                     "str r1, [sp]\n\t"
-                     "mov r5, r0\n\t"
-                     /* a block */
-                     "1:\n\t"
-                     "ldrd r2, r3, [r5, #12]\n\t"
-                     "ldrd r0, r1, [r5]\n\t"
-                     "ldm r2, {r6, r7, r8, r9}\n\t"
-                     "ldm r2, {r10, r11, r12, lr}\n\t"
-                     "add r2, r2, r3\n\t"
-                     "str r2, [r5, #12]\n\t"
-                     /* a tap: r2, r3 are the weights, r4, r5 the numbers of a pixel */
-                     "2:\n\t"
-                     "ldrd r2, r4, [r1], #8\n\t"
-                     "ldr r2, [r0, r2]\n\t"
-                     "ldr r4, [r0, r4]\n\t"
-                     "sxtb16 r3, r2\n\t"
-                     "sxtb16 r2, r2, ror #8\n\t"
-                     "sxtb16 r5, r4\n\t"
-                     "sxtb16 r4, r4, ror #8\n\t"
-                     "smlabb r6, r5, r3, r6\n\t"
-                     "smlatt r8, r5, r3, r8\n\t"
-                     "smlabb r7, r4, r2, r7\n\t"
-                     "smlatt r9, r4, r2, r9\n\t"
-                     "ldr r4, [r1], #4\n\t"
-                     "ldr r4, [r0, r4]\n\t"
-                     "sxtb16 r5, r4\n\t"
-                     "sxtb16 r4, r4, ror #8\n\t"
-                     "smlabb r10, r5, r3, r10\n\t"
-                     "smlatt r12, r5, r3, r12\n\t"
-                     "smlabb r11, r4, r2, r11\n\t"
-                     "smlatt lr, r4, r2, lr\n\t"
-                     "ldr r2, [sp]\n\t"
-                     "cmp r1, r2\n\t"
-                     "bne 2b\n\t"
-                     "ldr r5, [sp, #8]\n\t"
-                     "ldrd r2, r3, [r5, #20]\n\t"
-                     "adds r0, r0, #4\n\t"
-                     "str r0, [r5]\n\t"
-                     "ldr r4, [r5, #28]\n\t"
-                     "add r3, r3, r2\n\t"
-                     "stm r2!, {r6, r7, r8, r9}\n\t"
-                     "stm r3, {r10, r11, r12, lr}\n\t"
-                     "str r2, [r5, #20]\n\t"
-                     "subs r4, r4, #1\n\t"
-                     "str r4, [r5, #28]\n\t"
-                     "bne 1b\n\t"
-                     "add sp, sp, #8\n\t"
-                     "pop {r0, r7, r9, r11}\n\t"
-                     : "+r"(argument)
-                     :
-                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "cc", "memory");
-}
+   may reserve (r7, r9, r11) are saved here. X is sxtb16 or uxtb16. */
+#define LINGER_DEFINE_DEPTHWISE_OF_TWO(NAME, X)                                                                               \
+    LINGER_SHARED void NAME(linger_depthwise_state *state)                                                                    \
+    {                                                                                                                         \
+        register linger_depthwise_state *argument __asm__("r0") = state;                                                      \
+        /* on the stack: 0 the end of the taps, 8 state */                                                                    \
+        __asm__ volatile("push {r0, r7, r9, r11}\n\t"                                                                         \
+                         "sub sp, sp, #8\n\t"                                                                                 \
+                         "ldr r1, [r0, #8]\n\t"                                                                               \
+                         "str r1, [sp]\n\t"                                                                                   \
+                         "mov r5, r0\n\t"                                                                                     \
+                         /* a block */                                                                                        \
+                         "1:\n\t"                                                                                             \
+                         "ldrd r2, r3, [r5, #12]\n\t"                                                                         \
+                         "ldrd r0, r1, [r5]\n\t"                                                                              \
+                         "ldm r2, {r6, r7, r8, r9}\n\t"                                                                       \
+                         "ldm r2, {r10, r11, r12, lr}\n\t"                                                                    \
+                         "add r2, r2, r3\n\t"                                                                                 \
+                         "str r2, [r5, #12]\n\t"                                                                              \
+                         /* a tap: r2, r3 are the weights, r4, r5 the numbers of a pixel */                                   \
+                         "2:\n\t"                                                                                             \
+                         "ldrd r2, r4, [r1], #8\n\t"                                                                          \
+                         "ldr r2, [r0, r2]\n\t"                                                                               \
+                         "ldr r4, [r0, r4]\n\t"                                                                               \
+                         "sxtb16 r3, r2\n\t"                                                                                  \
+                         "sxtb16 r2, r2, ror #8\n\t"                                                                          \
+                         X " r5, r4\n\t"                                                                                      \
+                         X " r4, r4, ror #8\n\t"                                                                              \
+                         "smlabb r6, r5, r3, r6\n\t"                                                                          \
+                         "smlatt r8, r5, r3, r8\n\t"                                                                          \
+                         "smlabb r7, r4, r2, r7\n\t"                                                                          \
+                         "smlatt r9, r4, r2, r9\n\t"                                                                          \
+                         "ldr r4, [r1], #4\n\t"                                                                               \
+                         "ldr r4, [r0, r4]\n\t"                                                                               \
+                         X " r5, r4\n\t"                                                                                      \
+                         X " r4, r4, ror #8\n\t"                                                                              \
+                         "smlabb r10, r5, r3, r10\n\t"                                                                        \
+                         "smlatt r12, r5, r3, r12\n\t"                                                                        \
+                         "smlabb r11, r4, r2, r11\n\t"                                                                        \
+                         "smlatt lr, r4, r2, lr\n\t"                                                                          \
+                         "ldr r2, [sp]\n\t"                                                                                   \
+                         "cmp r1, r2\n\t"                                                                                     \
+                         "bne 2b\n\t"                                                                                         \
+                         "ldr r5, [sp, #8]\n\t"                                                                               \
+                         "ldrd r2, r3, [r5, #20]\n\t"                                                                         \
+                         "adds r0, r0, #4\n\t"                                                                                \
+                         "str r0, [r5]\n\t"                                                                                   \
+                         "ldr r4, [r5, #28]\n\t"                                                                              \
+                         "add r3, r3, r2\n\t"                                                                                 \
+                         "stm r2!, {r6, r7, r8, r9}\n\t"                                                                      \
+                         "stm r3, {r10, r11, r12, lr}\n\t"                                                                    \
+                         "str r2, [r5, #20]\n\t"                                                                              \
+                         "subs r4, r4, #1\n\t"                                                                                \
+                         "str r4, [r5, #28]\n\t"                                                                              \
+                         "bne 1b\n\t"                                                                                         \
+                         "add sp, sp, #8\n\t"                                                                                 \
+                         "pop {r0, r7, r9, r11}\n\t"                                                                          \
+                         : "+r"(argument)                                                                                     \
+                         :                                                                                                    \
+                         : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "cc", "memory");                     \
+    }
+
+LINGER_DEFINE_DEPTHWISE_OF_TWO(linger_depthwise_of_two, "sxtb16")
+LINGER_DEFINE_DEPTHWISE_OF_TWO(linger_depthwise_of_unsigned_two, "uxtb16")
+
+#undef LINGER_DEFINE_DEPTHWISE_OF_TWO
 
 /* Four bytes at a distance that may lead from one array to another. */
 LINGER_INSIDE uint32_t linger_load_four_at(const int8_t *x, uint32_t distance)
@@ -886,7 +916,7 @@ LINGER_INSIDE uint32_t linger_load_four_at(const int8_t *x, uint32_t distance)
 }
 
 /* Blocks of four channels of one pixel. */
-LINGER_SHARED void linger_depthwise_of_one(linger_depthwise_state *state)
+LINGER_INSIDE void linger_depthwise_of_lone(linger_depthwise_state *state, int32_t is_unsigned)
 {
     const linger_tap *end = state->end;
     int32_t block;
@@ -900,9 +930,9 @@ LINGER_SHARED void linger_depthwise_of_one(linger_depthwise_state *state)
         for (tap = state->taps; tap != end; tap++) {
             const uint32_t w_four = linger_load_four_at(x, tap->w);
             const uint32_t x_four = linger_load_four_at(x, tap->x_0);
-            const uint32_t x_even = linger_even_bytes(x_four);
+            const uint32_t x_even = linger_even_of(x_four, is_unsigned);
             const uint32_t w_even = linger_even_bytes(w_four);
-            const uint32_t x_odd = linger_odd_bytes(x_four);
+            const uint32_t x_odd = linger_odd_of(x_four, is_unsigned);
             const uint32_t w_odd = linger_odd_bytes(w_four);
             sum_0 = linger_add_low_product(sum_0, x_even, w_even);
             sum_1 = linger_add_low_product(sum_1, x_odd, w_odd);
@@ -919,16 +949,27 @@ LINGER_SHARED void linger_depthwise_of_one(linger_depthwise_state *state)
     }
 }
 
+LINGER_SHARED void linger_depthwise_of_one(linger_depthwise_state *state)
+{
+    linger_depthwise_of_lone(state, 0);
+}
+
+LINGER_SHARED void linger_depthwise_of_unsigned_one(linger_depthwise_state *state)
+{
+    linger_depthwise_of_lone(state, 1);
+}
+
 /* The last block ends with the last channel: it computes some channels a second time. */
-LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t pixels, int32_t channels, const int8_t *restrict x,
-                                           int32_t x_pixel, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column,
-                                           const int8_t *restrict w, int32_t w_row, int32_t w_column,
-                                           const int32_t *restrict bias)
+LINGER_INSIDE void linger_depthwise_of_bytes(int32_t *restrict sums, int32_t pixels, int32_t channels,
+                                             const int8_t *restrict x, int32_t x_pixel, int32_t rows, int32_t x_row,
+                                             int32_t columns, int32_t x_column, const int8_t *restrict w, int32_t w_row,
+                                             int32_t w_column, const int32_t *restrict bias, int32_t is_unsigned)
 {
     static const int32_t zeros[4] = {0};
     const int64_t count = (int64_t)rows * columns;
     if ((channels < 4) || (count < 1) || (count > LINGER_TAPS)) {
-        linger_depthwise_plain(sums, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column, bias);
+        linger_depthwise_some(sums, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column, bias,
+                              is_unsigned);
     } else {
         linger_tap taps[LINGER_TAPS];
         linger_tap *tap = taps;
@@ -959,8 +1000,12 @@ LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t pixel
             state.x = &x[first];
             state.sums = &sums[first];
             state.start = (bias != NULL) ? &bias[first] : zeros;
-            if (pixels > 1) {
+            if ((pixels > 1) && (is_unsigned != 0)) {
+                linger_depthwise_of_unsigned_two(&state);
+            } else if (pixels > 1) {
                 linger_depthwise_of_two(&state);
+            } else if (is_unsigned != 0) {
+                linger_depthwise_of_unsigned_one(&state);
             } else {
                 linger_depthwise_of_one(&state);
             }
@@ -974,6 +1019,24 @@ LINGER_SHARED void linger_depthwise_8_8_32(int32_t *restrict sums, int32_t pixel
 
 #if defined(LINGER_SMLAD) || defined(LINGER_HELIUM)
 #undef LINGER_TAPS
+#endif
+
+#if defined(LINGER_X86) || defined(LINGER_SMLAD) || defined(LINGER_HELIUM)
+
+#define LINGER_DEFINE_DEPTHWISE_OF(NAME, X_T, IS_UNSIGNED)                                                                    \
+    LINGER_SHARED void NAME(int32_t *restrict sums, int32_t pixels, int32_t channels, const X_T *restrict x, int32_t x_pixel, \
+                            int32_t rows, int32_t x_row, int32_t columns, int32_t x_column, const int8_t *restrict w,         \
+                            int32_t w_row, int32_t w_column, const int32_t *restrict bias)                                    \
+    {                                                                                                                         \
+        linger_depthwise_of_bytes(sums, pixels, channels, (const int8_t *)x, x_pixel, rows, x_row, columns, x_column, w,      \
+                                  w_row, w_column, bias, IS_UNSIGNED);                                                        \
+    }
+
+LINGER_DEFINE_DEPTHWISE_OF(linger_depthwise_8_8_32, int8_t, 0)
+LINGER_DEFINE_DEPTHWISE_OF(linger_depthwise_u8_8_32, uint8_t, 1)
+
+#undef LINGER_DEFINE_DEPTHWISE_OF
+
 #endif
 
 #endif

@@ -10,7 +10,7 @@
  *       + sum over r < runs, i < length of x[p * x_pixel + r * x_step + i] * w[o * w_output + r * w_step + i]
  *
  * for p < pixels, 1 <= pixels <= LINGER_PIXELS, and o < outputs. Window row r is one run of `length` numbers in x and in w.
- * <x> and <w> are 8 or 16, <s> is 32 or 64: the bits of the integers. The caller guarantees that the sum of any subset of the
+ * <x> and <w> are 8 or 16, <s> is 32 or 64: the bits of the integers; <x> may be u8, unsigned bytes. The caller guarantees that the sum of any subset of the
  * products and the bias fits s_t. The functions add integers; they neither round nor saturate, so every variant is exact.
  */
 
@@ -75,6 +75,9 @@
 
 /* A product of two 16-bit integers fits 32 bits: at most 2^30. */
 LINGER_DEFINE_DOTS(linger_dots_8_8_64, int8_t, int8_t, int64_t, int32_t)
+LINGER_DEFINE_DOTS(linger_dots_u8_8_64, uint8_t, int8_t, int64_t, int32_t)
+LINGER_DEFINE_DOTS(linger_dots_u8_16_32, uint8_t, int16_t, int32_t, int32_t)
+LINGER_DEFINE_DOTS(linger_dots_u8_16_64, uint8_t, int16_t, int64_t, int32_t)
 LINGER_DEFINE_DOTS(linger_dots_8_16_32, int8_t, int16_t, int32_t, int32_t)
 LINGER_DEFINE_DOTS(linger_dots_8_16_64, int8_t, int16_t, int64_t, int32_t)
 LINGER_DEFINE_DOTS(linger_dots_16_8_32, int16_t, int8_t, int32_t, int32_t)
@@ -84,6 +87,7 @@ LINGER_DEFINE_DOTS(linger_dots_16_16_64, int16_t, int16_t, int64_t, int32_t)
 
 #if !defined(LINGER_X86) && !defined(LINGER_SMLAD) && !defined(LINGER_HELIUM)
 LINGER_DEFINE_DOTS(linger_dots_8_8_32, int8_t, int8_t, int32_t, int32_t)
+LINGER_DEFINE_DOTS(linger_dots_u8_8_32, uint8_t, int8_t, int32_t, int32_t)
 #endif
 
 #undef LINGER_DEFINE_DOTS
@@ -139,20 +143,27 @@ LINGER_INSIDE __mmask64 linger_first_lanes(int32_t count)
 }
 
 /* Copies one run and the zeros behind it. */
-LINGER_INSIDE void linger_copy_run(linger_copied *to, const int8_t *from, int32_t length)
+LINGER_INSIDE void linger_copy_run(linger_copied *to, const int8_t *from, int32_t length, int32_t is_unsigned)
 {
     int32_t i;
+    (void)is_unsigned;
     for (i = 0; i < length; i += LINGER_LANES) {
         const __m512i numbers = _mm512_maskz_loadu_epi8(linger_first_lanes(length - i), &from[i]);
         _mm512_storeu_si512((void *)&to[i], numbers);
     }
 }
 
-/* VPDPBUSD multiplies unsigned by signed bytes: weights enter as w + 128, and 128 times the sum of x is subtracted at the end.
-   Vectors wrap around where they overflow, so the detour is exact. */
-LINGER_INSIDE __m512i linger_raised(const int8_t *from, __mmask64 lanes)
+/* VPDPBUSD multiplies unsigned by signed bytes. Where x is signed, weights enter as w + 128, and 128 times the sum of x is
+   subtracted at the end. Vectors wrap around where they overflow, so the detour is exact. */
+LINGER_INSIDE __m512i linger_raised(const int8_t *from, __mmask64 lanes, int32_t is_unsigned)
 {
-    return _mm512_xor_si512(_mm512_maskz_loadu_epi8(lanes, from), _mm512_set1_epi8((char)-128));
+    const __m512i w = _mm512_maskz_loadu_epi8(lanes, from);
+    return (is_unsigned != 0) ? w : _mm512_xor_si512(w, _mm512_set1_epi8((char)-128));
+}
+
+LINGER_INSIDE __m512i linger_products(__m512i sums, __m512i w, __m512i x, int32_t is_unsigned)
+{
+    return (is_unsigned != 0) ? _mm512_dpbusd_epi32(sums, x, w) : _mm512_dpbusd_epi32(sums, w, x);
 }
 
 /* The lanes of four vectors, added up: sums of a, b, c, d in each 128-bit part of the result, still to be added. */
@@ -182,35 +193,35 @@ LINGER_INSIDE __m512i linger_copied_vector(const linger_copied *from)
         const __m512i x_v1 = linger_copied_vector(&x_1[K]);                                                                   \
         const __m512i x_v2 = linger_copied_vector(&x_2[K]);                                                                   \
         const __m512i x_v3 = linger_copied_vector(&x_3[K]);                                                                   \
-        __m512i w_v = linger_raised(&w_0[K], LANES);                                                                          \
-        s_00 = _mm512_dpbusd_epi32(s_00, w_v, x_v0);                                                                          \
-        s_10 = _mm512_dpbusd_epi32(s_10, w_v, x_v1);                                                                          \
-        s_20 = _mm512_dpbusd_epi32(s_20, w_v, x_v2);                                                                          \
-        s_30 = _mm512_dpbusd_epi32(s_30, w_v, x_v3);                                                                          \
-        w_v = linger_raised(&w_1[K], LANES);                                                                                  \
-        s_01 = _mm512_dpbusd_epi32(s_01, w_v, x_v0);                                                                          \
-        s_11 = _mm512_dpbusd_epi32(s_11, w_v, x_v1);                                                                          \
-        s_21 = _mm512_dpbusd_epi32(s_21, w_v, x_v2);                                                                          \
-        s_31 = _mm512_dpbusd_epi32(s_31, w_v, x_v3);                                                                          \
-        w_v = linger_raised(&w_2[K], LANES);                                                                                  \
-        s_02 = _mm512_dpbusd_epi32(s_02, w_v, x_v0);                                                                          \
-        s_12 = _mm512_dpbusd_epi32(s_12, w_v, x_v1);                                                                          \
-        s_22 = _mm512_dpbusd_epi32(s_22, w_v, x_v2);                                                                          \
-        s_32 = _mm512_dpbusd_epi32(s_32, w_v, x_v3);                                                                          \
-        w_v = linger_raised(&w_3[K], LANES);                                                                                  \
-        s_03 = _mm512_dpbusd_epi32(s_03, w_v, x_v0);                                                                          \
-        s_13 = _mm512_dpbusd_epi32(s_13, w_v, x_v1);                                                                          \
-        s_23 = _mm512_dpbusd_epi32(s_23, w_v, x_v2);                                                                          \
-        s_33 = _mm512_dpbusd_epi32(s_33, w_v, x_v3);                                                                          \
+        __m512i w_v = linger_raised(&w_0[K], LANES, is_unsigned);                                                             \
+        s_00 = linger_products(s_00, w_v, x_v0, is_unsigned);                                                                 \
+        s_10 = linger_products(s_10, w_v, x_v1, is_unsigned);                                                                 \
+        s_20 = linger_products(s_20, w_v, x_v2, is_unsigned);                                                                 \
+        s_30 = linger_products(s_30, w_v, x_v3, is_unsigned);                                                                 \
+        w_v = linger_raised(&w_1[K], LANES, is_unsigned);                                                                     \
+        s_01 = linger_products(s_01, w_v, x_v0, is_unsigned);                                                                 \
+        s_11 = linger_products(s_11, w_v, x_v1, is_unsigned);                                                                 \
+        s_21 = linger_products(s_21, w_v, x_v2, is_unsigned);                                                                 \
+        s_31 = linger_products(s_31, w_v, x_v3, is_unsigned);                                                                 \
+        w_v = linger_raised(&w_2[K], LANES, is_unsigned);                                                                     \
+        s_02 = linger_products(s_02, w_v, x_v0, is_unsigned);                                                                 \
+        s_12 = linger_products(s_12, w_v, x_v1, is_unsigned);                                                                 \
+        s_22 = linger_products(s_22, w_v, x_v2, is_unsigned);                                                                 \
+        s_32 = linger_products(s_32, w_v, x_v3, is_unsigned);                                                                 \
+        w_v = linger_raised(&w_3[K], LANES, is_unsigned);                                                                     \
+        s_03 = linger_products(s_03, w_v, x_v0, is_unsigned);                                                                 \
+        s_13 = linger_products(s_13, w_v, x_v1, is_unsigned);                                                                 \
+        s_23 = linger_products(s_23, w_v, x_v2, is_unsigned);                                                                 \
+        s_33 = linger_products(s_33, w_v, x_v3, is_unsigned);                                                                 \
     }
 
 #define LINGER_MULTIPLY_ONE(K, LANES)                                                                                         \
     {                                                                                                                         \
         const __m512i x_v = linger_copied_vector(&x_0[K]);                                                                    \
-        s_00 = _mm512_dpbusd_epi32(s_00, linger_raised(&w_0[K], LANES), x_v);                                                 \
-        s_01 = _mm512_dpbusd_epi32(s_01, linger_raised(&w_1[K], LANES), x_v);                                                 \
-        s_02 = _mm512_dpbusd_epi32(s_02, linger_raised(&w_2[K], LANES), x_v);                                                 \
-        s_03 = _mm512_dpbusd_epi32(s_03, linger_raised(&w_3[K], LANES), x_v);                                                 \
+        s_00 = linger_products(s_00, linger_raised(&w_0[K], LANES, is_unsigned), x_v, is_unsigned);                           \
+        s_01 = linger_products(s_01, linger_raised(&w_1[K], LANES, is_unsigned), x_v, is_unsigned);                           \
+        s_02 = linger_products(s_02, linger_raised(&w_2[K], LANES, is_unsigned), x_v, is_unsigned);                           \
+        s_03 = linger_products(s_03, linger_raised(&w_3[K], LANES, is_unsigned), x_v, is_unsigned);                           \
     }
 
 /* 128 times the sum of each pixel's copied numbers, once in each of the four lanes that belong to the pixel. */
@@ -234,7 +245,7 @@ LINGER_INSIDE __m512i linger_raise_of_pixels(const linger_copied *copy, int32_t 
 
 /* Four outputs of four pixels. Output `first + k` of fewer than four is computed again and dropped. */
 LINGER_INSIDE __m512i linger_tile_of_four(const linger_copied *copy, int32_t x_copy, const linger_dots_piece *piece,
-                                          const int32_t row[4])
+                                          const int32_t row[4], int32_t is_unsigned)
 {
     const int32_t whole = piece->length - (piece->length % LINGER_LANES);
     const __mmask64 all = ~(__mmask64)0;
@@ -265,7 +276,8 @@ LINGER_INSIDE __m512i linger_tile_of_four(const linger_copied *copy, int32_t x_c
 }
 
 /* Four outputs of one pixel. */
-LINGER_INSIDE __m512i linger_tile_of_one(const linger_copied *copy, const linger_dots_piece *piece, const int32_t row[4])
+LINGER_INSIDE __m512i linger_tile_of_one(const linger_copied *copy, const linger_dots_piece *piece, const int32_t row[4],
+                                         int32_t is_unsigned)
 {
     const int32_t whole = piece->length - (piece->length % LINGER_LANES);
     const __mmask64 all = ~(__mmask64)0;
@@ -295,9 +307,10 @@ LINGER_INSIDE __m512i linger_tile_of_one(const linger_copied *copy, const linger
 #undef LINGER_MULTIPLY_ONE
 
 LINGER_INSIDE void linger_multiply_piece(int32_t *sums, int32_t pixels, int32_t outputs, const linger_copied *copy,
-                                         int32_t x_copy, const linger_dots_piece *piece)
+                                         int32_t x_copy, const linger_dots_piece *piece, int32_t is_unsigned)
 {
-    const __m512i raise = linger_raise_of_pixels(copy, linger_copies(pixels), x_copy, piece->runs * piece->x_run);
+    const int32_t raised = (is_unsigned != 0) ? 0 : linger_copies(pixels);
+    const __m512i raise = linger_raise_of_pixels(copy, raised, x_copy, piece->runs * piece->x_run);
     int32_t first;
     for (first = 0; first < outputs; first += 4) {
         const int32_t count = outputs - first;
@@ -307,7 +320,8 @@ LINGER_INSIDE void linger_multiply_piece(int32_t *sums, int32_t pixels, int32_t 
         for (k = 0; k < 4; k++) {
             row[k] = (first + ((k < count) ? k : 0)) * piece->w_output;
         }
-        tile = (pixels > 1) ? linger_tile_of_four(copy, x_copy, piece, row) : linger_tile_of_one(copy, piece, row);
+        tile = (pixels > 1) ? linger_tile_of_four(copy, x_copy, piece, row, is_unsigned)
+                            : linger_tile_of_one(copy, piece, row, is_unsigned);
         tile = _mm512_sub_epi32(tile, raise);
         linger_add_four(&sums[first], _mm512_castsi512_si128(tile), count);
         if (pixels > 1) {
@@ -336,10 +350,17 @@ LINGER_INSIDE __m256i linger_widen_some(const int8_t *from, int32_t count)
 }
 
 /* Copies one run and the zeros behind it. */
-LINGER_INSIDE void linger_copy_run(linger_copied *to, const int8_t *from, int32_t length)
+LINGER_INSIDE void linger_copy_run(linger_copied *to, const int8_t *from, int32_t length, int32_t is_unsigned)
 {
-    const int32_t whole = length - (length % LINGER_LANES);
+    const int32_t whole = (is_unsigned != 0) ? 0 : (length - (length % LINGER_LANES));
     int32_t i;
+    for (i = 0; (is_unsigned != 0) && (i < length); i++) {
+        to[i] = (linger_copied)linger_byte(from, i, 1);
+    }
+    if (is_unsigned != 0) {
+        (void)memset(&to[length], 0, (size_t)(-length & (LINGER_LANES - 1)) * sizeof(linger_copied));
+        return;
+    }
     for (i = 0; i < whole; i += LINGER_LANES) {
         _mm256_storeu_si256((__m256i *)(void *)&to[i], linger_widen_16(&from[i]));
     }
@@ -441,9 +462,10 @@ LINGER_INSIDE void linger_tile(int32_t *sums, int32_t *other_sums, int32_t count
 #undef LINGER_TAIL
 
 LINGER_INSIDE void linger_multiply_piece(int32_t *sums, int32_t pixels, int32_t outputs, const linger_copied *copy,
-                                         int32_t x_copy, const linger_dots_piece *piece)
+                                         int32_t x_copy, const linger_dots_piece *piece, int32_t is_unsigned)
 {
     int32_t first;
+    (void)is_unsigned;
     for (first = 0; first < outputs; first += 4) {
         const int32_t count = outputs - first;
         int32_t row[4];
@@ -468,7 +490,7 @@ LINGER_INSIDE void linger_multiply_piece(int32_t *sums, int32_t pixels, int32_t 
 
 /* Adds the products of `runs` runs, which fit the copy. */
 LINGER_INSIDE void linger_add_piece(int32_t *sums, int32_t pixels, int32_t outputs, const int8_t *x, int32_t x_pixel,
-                                    int32_t x_step, linger_dots_piece *piece)
+                                    int32_t x_step, linger_dots_piece *piece, int32_t is_unsigned)
 {
     linger_copied copy[(LINGER_PIXELS * LINGER_CHUNK) + (2 * LINGER_LANES)];
     const int32_t is_joined = ((piece->w_step == piece->length) || (piece->runs == 1)) ? 1 : 0;
@@ -482,7 +504,7 @@ LINGER_INSIDE void linger_add_piece(int32_t *sums, int32_t pixels, int32_t outpu
         /* pixels that are not there repeat the last one and are dropped */
         const int8_t *from = &x[((p < pixels) ? p : (pixels - 1)) * x_pixel];
         for (run = 0; run < piece->runs; run++) {
-            linger_copy_run(&copy[(p * x_copy) + (run * x_run)], &from[run * x_step], piece->length);
+            linger_copy_run(&copy[(p * x_copy) + (run * x_run)], &from[run * x_step], piece->length, is_unsigned);
         }
         (void)memset(&copy[(p * x_copy) + used], 0, LINGER_LANES * sizeof(linger_copied));
     }
@@ -493,13 +515,13 @@ LINGER_INSIDE void linger_add_piece(int32_t *sums, int32_t pixels, int32_t outpu
     } else {
         piece->x_run = x_run;
     }
-    linger_multiply_piece(sums, pixels, outputs, copy, x_copy, piece);
+    linger_multiply_piece(sums, pixels, outputs, copy, x_copy, piece, is_unsigned);
 }
 
-LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, int32_t outputs, const int8_t *restrict x,
-                                      int32_t x_pixel, int32_t runs, int32_t x_step, int32_t length,
-                                      const int8_t *restrict w, int32_t w_output, int32_t w_step,
-                                      const int32_t *restrict bias)
+LINGER_INSIDE void linger_dots_of_bytes(int32_t *restrict sums, int32_t pixels, int32_t outputs, const int8_t *restrict x,
+                                        int32_t x_pixel, int32_t runs, int32_t x_step, int32_t length,
+                                        const int8_t *restrict w, int32_t w_output, int32_t w_step,
+                                        const int32_t *restrict bias, int32_t is_unsigned)
 {
     const int32_t padded = (((length + LINGER_LANES) - 1) / LINGER_LANES) * LINGER_LANES;
     const int32_t most_runs = ((length > 0) && (padded <= LINGER_CHUNK)) ? (LINGER_CHUNK / padded) : 1;
@@ -521,7 +543,7 @@ LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, in
             piece.runs = ((runs - run) < most_runs) ? (runs - run) : most_runs;
             piece.length = ((length - i) < LINGER_CHUNK) ? (length - i) : LINGER_CHUNK;
             piece.x_run = 0;
-            linger_add_piece(sums, pixels, outputs, &x[(run * x_step) + i], x_pixel, x_step, &piece);
+            linger_add_piece(sums, pixels, outputs, &x[(run * x_step) + i], x_pixel, x_step, &piece, is_unsigned);
         }
     }
 }
@@ -558,15 +580,15 @@ typedef char linger_dots_state_is_packed[(sizeof(linger_dots_state) == 56U) ? 1 
 
 #if defined(LINGER_SMLAD)
 
-/* Four numbers of two pixels (r0, r1) and two outputs (r2, r3): 16 products in 20 instructions. */
-#define LINGER_FOUR_NUMBERS                                                                                                   \
+/* Four numbers of two pixels (r0, r1) and two outputs (r2, r3): 16 products in 20 instructions. X is sxtb16 or uxtb16. */
+#define LINGER_FOUR_NUMBERS(X)                                                                                                \
     "ldr r9, [r0], #4\n\t"                                                                                                    \
     "ldr r11, [r1], #4\n\t"                                                                                                   \
     "ldr r7, [r2], #4\n\t"                                                                                                    \
-    "sxtb16 r10, r9, ror #8\n\t"                                                                                              \
-    "sxtb16 r9, r9\n\t"                                                                                                       \
-    "sxtb16 r12, r11, ror #8\n\t"                                                                                             \
-    "sxtb16 r11, r11\n\t"                                                                                                     \
+    X " r10, r9, ror #8\n\t"                                                                                                  \
+    X " r9, r9\n\t"                                                                                                           \
+    X " r12, r11, ror #8\n\t"                                                                                                 \
+    X " r11, r11\n\t"                                                                                                         \
     "sxtb16 lr, r7\n\t"                                                                                                       \
     "sxtb16 r7, r7, ror #8\n\t"                                                                                               \
     "smlad r4, r9, lr, r4\n\t"                                                                                                \
@@ -582,100 +604,106 @@ typedef char linger_dots_state_is_packed[(sizeof(linger_dots_state) == 56U) ? 1 
     "smlad r8, r12, r7, r8\n\t"
 
 /* Pairs of outputs of two pixels. Written as instructions because a tile needs all 14 registers: compilers kept half of them in
-   memory. Registers that a compiler may reserve (r7, r9, r11) are saved here. */
-LINGER_SHARED void linger_dots_of_two(linger_dots_state *state)
-{
-    register linger_dots_state *argument __asm__("r0") = state;
-    /* on the stack: 0 where the eights of a run end, 4 runs left, 8 whole, 12 rest, 16 x_skip, 20 w_skip, 24 state */
-    __asm__ volatile("push {r0, r7, r9, r11}\n\t"
-                     "ldrd r2, r3, [r0]\n\t"
-                     "ldrd r4, r5, [r0, #8]\n\t"
-                     "sub sp, sp, #24\n\t"
-                     "strd r2, r3, [sp, #16]\n\t"
-                     "strd r4, r5, [sp, #8]\n\t"
-                     "mov r12, r0\n\t"
-                     /* a pair of outputs */
-                     "1:\n\t"
-                     "ldrd r2, r3, [r12, #32]\n\t"
-                     "ldrd r7, r9, [r12, #40]\n\t"
-                     "ldr r10, [r12, #16]\n\t"
-                     "ldrd r0, r1, [r12, #24]\n\t"
-                     "ldrd r4, r6, [r7]\n\t"
-                     "add r7, r7, r9\n\t"
-                     "str r7, [r12, #40]\n\t"
-                     "add r7, r2, r3, lsl #1\n\t"
-                     "str r7, [r12, #32]\n\t"
-                     "add r3, r3, r2\n\t"
-                     "str r10, [sp, #4]\n\t"
-                     "mov r5, r4\n\t"
-                     "mov r8, r6\n\t"
-                     /* a run */
-                     "2:\n\t"
-                     "ldr r12, [sp, #8]\n\t"
-                     "cmp r12, #0\n\t"
-                     "beq 4f\n\t"
-                     "add r12, r12, r2\n\t"
-                     "str r12, [sp]\n\t"
-                     "3:\n\t" LINGER_FOUR_NUMBERS LINGER_FOUR_NUMBERS
-                     "ldr r7, [sp]\n\t"
-                     "cmp r2, r7\n\t"
-                     "bne 3b\n\t"
-                     "4:\n\t"
-                     "ldr r12, [sp, #12]\n\t"
-                     "cmp r12, #0\n\t"
-                     "beq 7f\n\t"
-                     "tst r12, #4\n\t"
-                     "beq 5f\n\t" LINGER_FOUR_NUMBERS
-                     "ldr r12, [sp, #12]\n\t"
-                     "ands r12, r12, #3\n\t"
-                     "beq 7f\n\t"
-                     "5:\n\t"
-                     "and r12, r12, #3\n\t"
-                     "6:\n\t"
-                     "ldrsb r9, [r0], #1\n\t"
-                     "ldrsb r10, [r1], #1\n\t"
-                     "ldrsb r7, [r2], #1\n\t"
-                     "ldrsb lr, [r3], #1\n\t"
-                     "mla r4, r9, r7, r4\n\t"
-                     "mla r5, r10, r7, r5\n\t"
-                     "mla r6, r9, lr, r6\n\t"
-                     "mla r8, r10, lr, r8\n\t"
-                     "subs r12, r12, #1\n\t"
-                     "bne 6b\n\t"
-                     "7:\n\t"
-                     "ldr r7, [sp, #4]\n\t"
-                     "subs r7, r7, #1\n\t"
-                     "beq 8f\n\t"
-                     "ldrd r10, r11, [sp, #16]\n\t"
-                     "str r7, [sp, #4]\n\t"
-                     "add r0, r0, r10\n\t"
-                     "add r1, r1, r10\n\t"
-                     "add r2, r2, r11\n\t"
-                     "add r3, r3, r11\n\t"
-                     "b 2b\n\t"
-                     "8:\n\t"
-                     "ldr r12, [sp, #24]\n\t"
-                     "ldrd r0, r1, [r12, #48]\n\t"
-                     "ldr r2, [r12, #20]\n\t"
-                     "strd r4, r6, [r0]\n\t"
-                     "add r1, r1, r0\n\t"
-                     "strd r5, r8, [r1]\n\t"
-                     "add r0, r0, #8\n\t"
-                     "str r0, [r12, #48]\n\t"
-                     "subs r2, r2, #1\n\t"
-                     "str r2, [r12, #20]\n\t"
-                     "bne 1b\n\t"
-                     "add sp, sp, #24\n\t"
-                     "pop {r0, r7, r9, r11}\n\t"
-                     : "+r"(argument)
-                     :
-                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "cc", "memory");
-}
+   memory. Registers that a compiler may reserve (r7, r9, r11) are saved here. LOAD is ldrsb or
+   ldrb. */
+#define LINGER_DEFINE_DOTS_OF_TWO(NAME, X, LOAD)                                                                              \
+    LINGER_SHARED void NAME(linger_dots_state *state)                                                                         \
+    {                                                                                                                         \
+        register linger_dots_state *argument __asm__("r0") = state;                                                           \
+        /* On the stack: 0 where the eights of a run end, 4 runs left, 8 whole, 12 rest, 16 x_skip, 20 w_skip, 24 state */    \
+        __asm__ volatile("push {r0, r7, r9, r11}\n\t"                                                                         \
+                         "ldrd r2, r3, [r0]\n\t"                                                                              \
+                         "ldrd r4, r5, [r0, #8]\n\t"                                                                          \
+                         "sub sp, sp, #24\n\t"                                                                                \
+                         "strd r2, r3, [sp, #16]\n\t"                                                                         \
+                         "strd r4, r5, [sp, #8]\n\t"                                                                          \
+                         "mov r12, r0\n\t"                                                                                    \
+                         /* a pair of outputs */                                                                              \
+                         "1:\n\t"                                                                                             \
+                         "ldrd r2, r3, [r12, #32]\n\t"                                                                        \
+                         "ldrd r7, r9, [r12, #40]\n\t"                                                                        \
+                         "ldr r10, [r12, #16]\n\t"                                                                            \
+                         "ldrd r0, r1, [r12, #24]\n\t"                                                                        \
+                         "ldrd r4, r6, [r7]\n\t"                                                                              \
+                         "add r7, r7, r9\n\t"                                                                                 \
+                         "str r7, [r12, #40]\n\t"                                                                             \
+                         "add r7, r2, r3, lsl #1\n\t"                                                                         \
+                         "str r7, [r12, #32]\n\t"                                                                             \
+                         "add r3, r3, r2\n\t"                                                                                 \
+                         "str r10, [sp, #4]\n\t"                                                                              \
+                         "mov r5, r4\n\t"                                                                                     \
+                         "mov r8, r6\n\t"                                                                                     \
+                         /* a run */                                                                                          \
+                         "2:\n\t"                                                                                             \
+                         "ldr r12, [sp, #8]\n\t"                                                                              \
+                         "cmp r12, #0\n\t"                                                                                    \
+                         "beq 4f\n\t"                                                                                         \
+                         "add r12, r12, r2\n\t"                                                                               \
+                         "str r12, [sp]\n\t"                                                                                  \
+                         "3:\n\t" LINGER_FOUR_NUMBERS(X) LINGER_FOUR_NUMBERS(X)                                               \
+                         "ldr r7, [sp]\n\t"                                                                                   \
+                         "cmp r2, r7\n\t"                                                                                     \
+                         "bne 3b\n\t"                                                                                         \
+                         "4:\n\t"                                                                                             \
+                         "ldr r12, [sp, #12]\n\t"                                                                             \
+                         "cmp r12, #0\n\t"                                                                                    \
+                         "beq 7f\n\t"                                                                                         \
+                         "tst r12, #4\n\t"                                                                                    \
+                         "beq 5f\n\t" LINGER_FOUR_NUMBERS(X)                                                                  \
+                         "ldr r12, [sp, #12]\n\t"                                                                             \
+                         "ands r12, r12, #3\n\t"                                                                              \
+                         "beq 7f\n\t"                                                                                         \
+                         "5:\n\t"                                                                                             \
+                         "and r12, r12, #3\n\t"                                                                               \
+                         "6:\n\t"                                                                                             \
+                         LOAD " r9, [r0], #1\n\t"                                                                             \
+                         LOAD " r10, [r1], #1\n\t"                                                                            \
+                         "ldrsb r7, [r2], #1\n\t"                                                                             \
+                         "ldrsb lr, [r3], #1\n\t"                                                                             \
+                         "mla r4, r9, r7, r4\n\t"                                                                             \
+                         "mla r5, r10, r7, r5\n\t"                                                                            \
+                         "mla r6, r9, lr, r6\n\t"                                                                             \
+                         "mla r8, r10, lr, r8\n\t"                                                                            \
+                         "subs r12, r12, #1\n\t"                                                                              \
+                         "bne 6b\n\t"                                                                                         \
+                         "7:\n\t"                                                                                             \
+                         "ldr r7, [sp, #4]\n\t"                                                                               \
+                         "subs r7, r7, #1\n\t"                                                                                \
+                         "beq 8f\n\t"                                                                                         \
+                         "ldrd r10, r11, [sp, #16]\n\t"                                                                       \
+                         "str r7, [sp, #4]\n\t"                                                                               \
+                         "add r0, r0, r10\n\t"                                                                                \
+                         "add r1, r1, r10\n\t"                                                                                \
+                         "add r2, r2, r11\n\t"                                                                                \
+                         "add r3, r3, r11\n\t"                                                                                \
+                         "b 2b\n\t"                                                                                           \
+                         "8:\n\t"                                                                                             \
+                         "ldr r12, [sp, #24]\n\t"                                                                             \
+                         "ldrd r0, r1, [r12, #48]\n\t"                                                                        \
+                         "ldr r2, [r12, #20]\n\t"                                                                             \
+                         "strd r4, r6, [r0]\n\t"                                                                              \
+                         "add r1, r1, r0\n\t"                                                                                 \
+                         "strd r5, r8, [r1]\n\t"                                                                              \
+                         "add r0, r0, #8\n\t"                                                                                 \
+                         "str r0, [r12, #48]\n\t"                                                                             \
+                         "subs r2, r2, #1\n\t"                                                                                \
+                         "str r2, [r12, #20]\n\t"                                                                             \
+                         "bne 1b\n\t"                                                                                         \
+                         "add sp, sp, #24\n\t"                                                                                \
+                         "pop {r0, r7, r9, r11}\n\t"                                                                          \
+                         : "+r"(argument)                                                                                     \
+                         :                                                                                                    \
+                         : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "cc", "memory");                     \
+    }
 
+LINGER_DEFINE_DOTS_OF_TWO(linger_dots_of_two, "sxtb16", "ldrsb")
+LINGER_DEFINE_DOTS_OF_TWO(linger_dots_of_unsigned_two, "uxtb16", "ldrb")
+
+#undef LINGER_DEFINE_DOTS_OF_TWO
 #undef LINGER_FOUR_NUMBERS
 
 /* Pairs of outputs of one pixel. */
-LINGER_SHARED void linger_dots_of_one(const linger_dots_state *state)
+LINGER_INSIDE void linger_dots_of_lone(const linger_dots_state *state, int32_t is_unsigned)
 {
     const int32_t length = state->whole + state->rest;
     const int32_t x_skip = state->x_skip;
@@ -698,8 +726,8 @@ LINGER_SHARED void linger_dots_of_one(const linger_dots_state *state)
             const int8_t *end = &x_0[length];
             while (x_0 != end_of_fours) {
                 const uint32_t x_four = linger_load_four(x_0);
-                const uint32_t x_even = linger_even_bytes(x_four);
-                const uint32_t x_odd = linger_odd_bytes(x_four);
+                const uint32_t x_even = linger_even_of(x_four, is_unsigned);
+                const uint32_t x_odd = linger_odd_of(x_four, is_unsigned);
                 uint32_t w_four = linger_load_four(w_0);
                 sum_0 = linger_add_products(sum_0, x_even, linger_even_bytes(w_four));
                 sum_0 = linger_add_products(sum_0, x_odd, linger_odd_bytes(w_four));
@@ -711,7 +739,7 @@ LINGER_SHARED void linger_dots_of_one(const linger_dots_state *state)
                 w_1 += 4;
             }
             while (x_0 != end) {
-                const int32_t x_here = *x_0++;
+                const int32_t x_here = linger_byte(x_0++, 0, is_unsigned);
                 sum_0 += x_here * (int32_t)*w_0++;
                 sum_1 += x_here * (int32_t)*w_1++;
             }
@@ -727,6 +755,16 @@ LINGER_SHARED void linger_dots_of_one(const linger_dots_state *state)
     }
 }
 
+LINGER_SHARED void linger_dots_of_one(const linger_dots_state *state)
+{
+    linger_dots_of_lone(state, 0);
+}
+
+LINGER_SHARED void linger_dots_of_unsigned_one(const linger_dots_state *state)
+{
+    linger_dots_of_lone(state, 1);
+}
+
 LINGER_INSIDE void linger_set_lengths(linger_dots_state *state, int32_t x_step, int32_t w_step, int32_t length)
 {
     state->whole = length & ~7;
@@ -737,19 +775,19 @@ LINGER_INSIDE void linger_set_lengths(linger_dots_state *state, int32_t x_step, 
 
 #elif defined(LINGER_HELIUM)
 
-/* A pair of outputs: r1, r3 are the pixels, r5, r12 the outputs, r4, r6 the sums of the first pixel, r8, r10 of the second. */
-#define LINGER_BEGIN_PAIR                                                                                                     \
+/* A pair of outputs: r1, r3 are the pixels, r5 and W_1 the outputs, r4, r6 the sums of the first pixel, r8, r10 of the second. */
+#define LINGER_BEGIN_PAIR(RUNS, W_1)                                                                                          \
     "1:\n\t"                                                                                                                  \
     "ldrd r1, r3, [r0, #24]\n\t"                                                                                              \
-    "ldrd r5, r12, [r0, #32]\n\t"                                                                                             \
+    "ldrd r5, " W_1 ", [r0, #32]\n\t"                                                                                         \
     "ldrd r2, lr, [r0, #40]\n\t"                                                                                              \
     "ldrd r4, r6, [r2]\n\t"                                                                                                   \
     "add r2, r2, lr\n\t"                                                                                                      \
     "str r2, [r0, #40]\n\t"                                                                                                   \
-    "add lr, r5, r12, lsl #1\n\t"                                                                                             \
+    "add lr, r5, " W_1 ", lsl #1\n\t"                                                                                         \
     "str lr, [r0, #32]\n\t"                                                                                                   \
-    "add r12, r12, r5\n\t"                                                                                                    \
-    "ldr r2, [r0, #16]\n\t"
+    "add " W_1 ", " W_1 ", r5\n\t"                                                                                            \
+    "ldr " RUNS ", [r0, #16]\n\t"
 
 /* The next pair; r1 is where this one's sums were written. */
 #define LINGER_END_PAIR                                                                                                       \
@@ -760,77 +798,101 @@ LINGER_INSIDE void linger_set_lengths(linger_dots_state *state, int32_t x_step, 
     "str r2, [r0, #20]\n\t"                                                                                                   \
     "bne 1b\n\t"
 
+/* There is no product of unsigned by signed bytes: unsigned ones enter as x - 128 (the same bits but the highest), and 128 times the
+   sums of the weights, in r2 and r12, are added at the end. */
+#define LINGER_BEGIN_UNSIGNED "push {r7, r9, r11}\n\tmov r11, #128\n\t"
+#define LINGER_LOWER(X, BY) "vadd.i8 " X ", " X ", " BY "\n\t"
+#define LINGER_CORRECT(SUM, BY) "add " SUM ", " SUM ", " BY ", lsl #7\n\t"
+
 /* Pairs of outputs of two pixels, 16 numbers at a time; the hardware's loop switches off the lanes behind the end of a run. All
    loops are written as instructions, because short ones are what small layers consist of. */
-LINGER_SHARED void linger_dots_of_two(linger_dots_state *state)
-{
-    register linger_dots_state *argument __asm__("r0") = state;
-    __asm__ volatile(LINGER_BEGIN_PAIR
-                     "mov r8, r4\n\t"
-                     "mov r10, r6\n\t"
-                     "2:\n\t"
-                     "ldr lr, [r0, #8]\n\t"
-                     "dlstp.8 lr, lr\n\t"
-                     "3:\n\t"
-                     "vldrb.8 q0, [r1], #16\n\t"
-                     "vldrb.8 q2, [r5], #16\n\t"
-                     "vmladava.s8 r4, q0, q2\n\t"
-                     "vldrb.8 q1, [r3], #16\n\t"
-                     "vmladava.s8 r8, q1, q2\n\t"
-                     "vldrb.8 q3, [r12], #16\n\t"
-                     "vmladava.s8 r6, q0, q3\n\t"
-                     "vmladava.s8 r10, q1, q3\n\t"
-                     "letp lr, 3b\n\t"
-                     "subs r2, r2, #1\n\t"
-                     "beq 4f\n\t"
-                     "ldr lr, [r0]\n\t"
-                     "add r1, r1, lr\n\t"
-                     "add r3, r3, lr\n\t"
-                     "ldr lr, [r0, #4]\n\t"
-                     "add r5, r5, lr\n\t"
-                     "add r12, r12, lr\n\t"
-                     "b 2b\n\t"
-                     "4:\n\t"
-                     "ldrd r1, r3, [r0, #48]\n\t"
-                     "strd r4, r6, [r1]\n\t"
-                     "add r3, r3, r1\n\t"
-                     "strd r8, r10, [r3]\n\t" LINGER_END_PAIR
-                     : "+r"(argument)
-                     :
-                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "q3", "cc", "memory");
-}
+#define LINGER_DEFINE_DOTS_OF_TWO(NAME, BEGIN, RUNS, W_1, CLEAR, LOWER_0, LOWER_1, SUM_0, SUM_1, CORRECT, END)                \
+    LINGER_SHARED void NAME(linger_dots_state *state)                                                                         \
+    {                                                                                                                         \
+        register linger_dots_state *argument __asm__("r0") = state;                                                           \
+        __asm__ volatile(BEGIN LINGER_BEGIN_PAIR(RUNS, W_1) CLEAR                                                             \
+                         "mov r8, r4\n\t"                                                                                     \
+                         "mov r10, r6\n\t"                                                                                    \
+                         "2:\n\t"                                                                                             \
+                         "ldr lr, [r0, #8]\n\t"                                                                               \
+                         "dlstp.8 lr, lr\n\t"                                                                                 \
+                         "3:\n\t"                                                                                             \
+                         "vldrb.8 q0, [r1], #16\n\t" LOWER_0                                                                  \
+                         "vldrb.8 q2, [r5], #16\n\t"                                                                          \
+                         "vmladava.s8 r4, q0, q2\n\t"                                                                         \
+                         "vldrb.8 q1, [r3], #16\n\t" LOWER_1 SUM_0                                                            \
+                         "vmladava.s8 r8, q1, q2\n\t"                                                                         \
+                         "vldrb.8 q3, [" W_1 "], #16\n\t" SUM_1                                                               \
+                         "vmladava.s8 r6, q0, q3\n\t"                                                                         \
+                         "vmladava.s8 r10, q1, q3\n\t"                                                                        \
+                         "letp lr, 3b\n\t"                                                                                    \
+                         "subs " RUNS ", " RUNS ", #1\n\t"                                                                    \
+                         "beq 4f\n\t"                                                                                         \
+                         "ldr lr, [r0]\n\t"                                                                                   \
+                         "add r1, r1, lr\n\t"                                                                                 \
+                         "add r3, r3, lr\n\t"                                                                                 \
+                         "ldr lr, [r0, #4]\n\t"                                                                               \
+                         "add r5, r5, lr\n\t"                                                                                 \
+                         "add " W_1 ", " W_1 ", lr\n\t"                                                                       \
+                         "b 2b\n\t"                                                                                           \
+                         "4:\n\t" CORRECT                                                                                     \
+                         "ldrd r1, r3, [r0, #48]\n\t"                                                                         \
+                         "strd r4, r6, [r1]\n\t"                                                                              \
+                         "add r3, r3, r1\n\t"                                                                                 \
+                         "strd r8, r10, [r3]\n\t" LINGER_END_PAIR END                                                         \
+                         : "+r"(argument)                                                                                     \
+                         :                                                                                                    \
+                         : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "q3", "cc",        \
+                           "memory");                                                                                         \
+    }
+
+LINGER_DEFINE_DOTS_OF_TWO(linger_dots_of_two, "", "r2", "r12", "", "", "", "", "", "", "")
+LINGER_DEFINE_DOTS_OF_TWO(linger_dots_of_unsigned_two, LINGER_BEGIN_UNSIGNED, "r7", "r9", "movs r2, #0\n\tmov r12, r2\n\t",
+                          LINGER_LOWER("q0", "r11"), LINGER_LOWER("q1", "r11"), "vaddva.s8 r2, q2\n\t", "vaddva.s8 r12, q3\n\t",
+                          LINGER_CORRECT("r4", "r2") LINGER_CORRECT("r6", "r12") LINGER_CORRECT("r8", "r2")
+                              LINGER_CORRECT("r10", "r12"),
+                          "pop {r7, r9, r11}\n\t")
+
+#undef LINGER_DEFINE_DOTS_OF_TWO
 
 /* The same for one pixel. */
-LINGER_SHARED void linger_dots_of_one(linger_dots_state *state)
-{
-    register linger_dots_state *argument __asm__("r0") = state;
-    __asm__ volatile(LINGER_BEGIN_PAIR
-                     "2:\n\t"
-                     "ldr lr, [r0, #8]\n\t"
-                     "dlstp.8 lr, lr\n\t"
-                     "3:\n\t"
-                     "vldrb.8 q0, [r1], #16\n\t"
-                     "vldrb.8 q2, [r5], #16\n\t"
-                     "vmladava.s8 r4, q0, q2\n\t"
-                     "vldrb.8 q3, [r12], #16\n\t"
-                     "vmladava.s8 r6, q0, q3\n\t"
-                     "letp lr, 3b\n\t"
-                     "subs r2, r2, #1\n\t"
-                     "beq 4f\n\t"
-                     "ldr lr, [r0]\n\t"
-                     "add r1, r1, lr\n\t"
-                     "ldr lr, [r0, #4]\n\t"
-                     "add r5, r5, lr\n\t"
-                     "add r12, r12, lr\n\t"
-                     "b 2b\n\t"
-                     "4:\n\t"
-                     "ldr r1, [r0, #48]\n\t"
-                     "strd r4, r6, [r1]\n\t" LINGER_END_PAIR
-                     : "+r"(argument)
-                     :
-                     : "r1", "r2", "r3", "r4", "r5", "r6", "r12", "lr", "q0", "q2", "q3", "cc", "memory");
-}
+#define LINGER_DEFINE_DOTS_OF_ONE(NAME, BEGIN, RUNS, W_1, CLEAR, LOWER, SUM_0, SUM_1, CORRECT, END)                           \
+    LINGER_SHARED void NAME(linger_dots_state *state)                                                                         \
+    {                                                                                                                         \
+        register linger_dots_state *argument __asm__("r0") = state;                                                           \
+        __asm__ volatile(BEGIN LINGER_BEGIN_PAIR(RUNS, W_1) CLEAR                                                             \
+                         "2:\n\t"                                                                                             \
+                         "ldr lr, [r0, #8]\n\t"                                                                               \
+                         "dlstp.8 lr, lr\n\t"                                                                                 \
+                         "3:\n\t"                                                                                             \
+                         "vldrb.8 q0, [r1], #16\n\t" LOWER                                                                    \
+                         "vldrb.8 q2, [r5], #16\n\t" SUM_0                                                                    \
+                         "vmladava.s8 r4, q0, q2\n\t"                                                                         \
+                         "vldrb.8 q3, [" W_1 "], #16\n\t" SUM_1                                                               \
+                         "vmladava.s8 r6, q0, q3\n\t"                                                                         \
+                         "letp lr, 3b\n\t"                                                                                    \
+                         "subs " RUNS ", " RUNS ", #1\n\t"                                                                    \
+                         "beq 4f\n\t"                                                                                         \
+                         "ldr lr, [r0]\n\t"                                                                                   \
+                         "add r1, r1, lr\n\t"                                                                                 \
+                         "ldr lr, [r0, #4]\n\t"                                                                               \
+                         "add r5, r5, lr\n\t"                                                                                 \
+                         "add " W_1 ", " W_1 ", lr\n\t"                                                                       \
+                         "b 2b\n\t"                                                                                           \
+                         "4:\n\t" CORRECT                                                                                     \
+                         "ldr r1, [r0, #48]\n\t"                                                                              \
+                         "strd r4, r6, [r1]\n\t" LINGER_END_PAIR END                                                          \
+                         : "+r"(argument)                                                                                     \
+                         :                                                                                                    \
+                         : "r1", "r2", "r3", "r4", "r5", "r6", "r12", "lr", "q0", "q2", "q3", "cc",  "memory");               \
+    }
 
+LINGER_DEFINE_DOTS_OF_ONE(linger_dots_of_one, "", "r2", "r12", "", "", "", "", "", "")
+LINGER_DEFINE_DOTS_OF_ONE(linger_dots_of_unsigned_one, LINGER_BEGIN_UNSIGNED, "r7", "r9", "movs r2, #0\n\tmov r12, r2\n\t",
+                          LINGER_LOWER("q0", "r11"), "vaddva.s8 r2, q2\n\t", "vaddva.s8 r12, q3\n\t",
+                          LINGER_CORRECT("r4", "r2") LINGER_CORRECT("r6", "r12"), "pop {r7, r9, r11}\n\t")
+
+#undef LINGER_DEFINE_DOTS_OF_ONE
 #undef LINGER_BEGIN_PAIR
 #undef LINGER_END_PAIR
 
@@ -891,36 +953,48 @@ LINGER_SHARED void linger_join_runs(linger_short_windows *to, const linger_dots_
 }
 
 /* A single run of at most 16 numbers: those of x stay in registers for all outputs, whose number is `rest`. */
-LINGER_SHARED void linger_dots_of_vector(linger_dots_state *state)
-{
-    register linger_dots_state *argument __asm__("r0") = state;
-    __asm__ volatile("ldrd r1, r2, [r0, #24]\n\t"
-                     "ldrd r4, lr, [r0, #8]\n\t"
-                     "vctp.8 r4\n\t"
-                     "vpstt\n\t"
-                     "vldrbt.8 q0, [r1]\n\t"
-                     "vldrbt.8 q1, [r2]\n\t"
-                     "ldrd r5, r6, [r0, #32]\n\t"
-                     "ldrd r2, r3, [r0, #40]\n\t"
-                     "lsrs r3, r3, #1\n\t"
-                     "ldrd r1, r10, [r0, #48]\n\t"
-                     "dls lr, lr\n\t"
-                     "1:\n\t"
-                     "vpst\n\t"
-                     "vldrbt.8 q2, [r5]\n\t"
-                     "ldr r4, [r2]\n\t"
-                     "add r2, r2, r3\n\t"
-                     "add r5, r5, r6\n\t"
-                     "mov r8, r4\n\t"
-                     "vmladava.s8 r4, q0, q2\n\t"
-                     "vmladava.s8 r8, q1, q2\n\t"
-                     "str r8, [r1, r10]\n\t"
-                     "str r4, [r1], #4\n\t"
-                     "le lr, 1b\n\t"
-                     : "+r"(argument)
-                     :
-                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "lr", "q0", "q1", "q2", "cc", "memory");
-}
+#define LINGER_DEFINE_DOTS_OF_VECTOR(NAME, LOWER, CORRECT)                                                                    \
+    LINGER_SHARED void NAME(linger_dots_state *state)                                                                         \
+    {                                                                                                                         \
+        register linger_dots_state *argument __asm__("r0") = state;                                                           \
+        __asm__ volatile("ldrd r1, r2, [r0, #24]\n\t"                                                                         \
+                         "ldrd r4, lr, [r0, #8]\n\t"                                                                          \
+                         "vctp.8 r4\n\t"                                                                                      \
+                         "vpstt\n\t"                                                                                          \
+                         "vldrbt.8 q0, [r1]\n\t"                                                                              \
+                         "vldrbt.8 q1, [r2]\n\t" LOWER                                                                        \
+                         "ldrd r5, r6, [r0, #32]\n\t"                                                                         \
+                         "ldrd r2, r3, [r0, #40]\n\t"                                                                         \
+                         "lsrs r3, r3, #1\n\t"                                                                                \
+                         "ldrd r1, r10, [r0, #48]\n\t"                                                                        \
+                         "dls lr, lr\n\t"                                                                                     \
+                         "1:\n\t"                                                                                             \
+                         "vpst\n\t"                                                                                           \
+                         "vldrbt.8 q2, [r5]\n\t"                                                                              \
+                         "ldr r4, [r2]\n\t"                                                                                   \
+                         "add r2, r2, r3\n\t"                                                                                 \
+                         "add r5, r5, r6\n\t" CORRECT                                                                         \
+                         "mov r8, r4\n\t"                                                                                     \
+                         "vmladava.s8 r4, q0, q2\n\t"                                                                         \
+                         "vmladava.s8 r8, q1, q2\n\t"                                                                         \
+                         "str r8, [r1, r10]\n\t"                                                                              \
+                         "str r4, [r1], #4\n\t"                                                                               \
+                         "le lr, 1b\n\t"                                                                                      \
+                         : "+r"(argument)                                                                                     \
+                         :                                                                                                    \
+                         : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "cc",              \
+                           "memory");                                                                                         \
+    }
+
+LINGER_DEFINE_DOTS_OF_VECTOR(linger_dots_of_vector, "", "")
+LINGER_DEFINE_DOTS_OF_VECTOR(linger_dots_of_unsigned_vector,
+                             "mov r12, #128\n\t" LINGER_LOWER("q0", "r12") LINGER_LOWER("q1", "r12"),
+                             "vaddv.s8 r12, q2\n\t" LINGER_CORRECT("r4", "r12"))
+
+#undef LINGER_DEFINE_DOTS_OF_VECTOR
+#undef LINGER_BEGIN_UNSIGNED
+#undef LINGER_LOWER
+#undef LINGER_CORRECT
 
 #else
 
@@ -952,10 +1026,10 @@ LINGER_SHARED void linger_join_runs(linger_short_windows *to, const linger_dots_
 
 #endif
 
-LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, int32_t outputs, const int8_t *restrict x,
-                                      int32_t x_pixel, int32_t runs, int32_t x_step, int32_t length,
-                                      const int8_t *restrict w, int32_t w_output, int32_t w_step,
-                                      const int32_t *restrict bias)
+LINGER_INSIDE void linger_dots_of_bytes(int32_t *restrict sums, int32_t pixels, int32_t outputs, const int8_t *restrict x,
+                                        int32_t x_pixel, int32_t runs, int32_t x_step, int32_t length,
+                                        const int8_t *restrict w, int32_t w_output, int32_t w_step,
+                                        const int32_t *restrict bias, int32_t is_unsigned)
 {
     linger_dots_state state;
     int32_t bias_pair[2];
@@ -1001,7 +1075,11 @@ LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, in
         /* a lone pixel is computed twice, into the same place */
         state.sums_pixel = (pixels > 1) ? state.sums_pixel : 0;
         state.rest = outputs;
-        linger_dots_of_vector(&state);
+        if (is_unsigned != 0) {
+            linger_dots_of_unsigned_vector(&state);
+        } else {
+            linger_dots_of_vector(&state);
+        }
         left = 0;
     }
 #endif
@@ -1020,7 +1098,13 @@ LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, in
             state.pairs = 1;
         }
         if (pixels > 1) {
-            linger_dots_of_two(&state);
+            if (is_unsigned != 0) {
+                linger_dots_of_unsigned_two(&state);
+            } else {
+                linger_dots_of_two(&state);
+            }
+        } else if (is_unsigned != 0) {
+            linger_dots_of_unsigned_one(&state);
         } else {
             linger_dots_of_one(&state);
         }
@@ -1037,6 +1121,24 @@ LINGER_SHARED void linger_dots_8_8_32(int32_t *restrict sums, int32_t pixels, in
 }
 
 #undef LINGER_SHORT_WINDOW
+
+#endif
+
+#if defined(LINGER_X86) || defined(LINGER_SMLAD) || defined(LINGER_HELIUM)
+
+#define LINGER_DEFINE_DOTS_OF(NAME, X_T, IS_UNSIGNED)                                                                         \
+    LINGER_SHARED void NAME(int32_t *restrict sums, int32_t pixels, int32_t outputs, const X_T *restrict x, int32_t x_pixel,  \
+                            int32_t runs, int32_t x_step, int32_t length, const int8_t *restrict w, int32_t w_output,         \
+                            int32_t w_step, const int32_t *restrict bias)                                                     \
+    {                                                                                                                         \
+        linger_dots_of_bytes(sums, pixels, outputs, (const int8_t *)x, x_pixel, runs, x_step, length, w, w_output, w_step,    \
+                             bias, IS_UNSIGNED);                                                                              \
+    }
+
+LINGER_DEFINE_DOTS_OF(linger_dots_8_8_32, int8_t, 0)
+LINGER_DEFINE_DOTS_OF(linger_dots_u8_8_32, uint8_t, 1)
+
+#undef LINGER_DEFINE_DOTS_OF
 
 #endif
 

@@ -8,7 +8,7 @@
  *                              const x_t *x, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column)
  *
  * over x[r * x_row + k * x_column + c] for r < rows, k < columns; for c < channels. The largest needs rows, columns >= 1.
- * <x> is 8 or 16, <s> is 32 or 64: the bits of the integers. The caller guarantees that the sum of any subset fits s_t.
+ * <x> is 8, u8 (unsigned) or 16, <s> is 32 or 64: the bits of the integers. The caller guarantees that the sum of any subset fits s_t.
  */
 
 #ifndef LINGER_POOLS_H
@@ -148,14 +148,21 @@
 #if defined(LINGER_X86)
 LINGER_DEFINE_WINDOW_SUM(linger_window_sum_plain, int8_t, int32_t)
 LINGER_DEFINE_WINDOW_MAX(linger_window_max_plain, int8_t)
+LINGER_DEFINE_WINDOW_MAX(linger_window_max_u8, uint8_t)
 #elif defined(LINGER_SMLAD)
 LINGER_DEFINE_WINDOW_SUM(linger_window_sum_8_32, int8_t, int32_t)
-LINGER_DEFINE_WINDOW_MAX(linger_window_max_plain, int8_t)
+LINGER_DEFINE_WINDOW_MAX(linger_window_max_plain_0, int8_t)
+LINGER_DEFINE_WINDOW_MAX(linger_window_max_plain_1, uint8_t)
 #elif !defined(LINGER_HELIUM)
 LINGER_DEFINE_WINDOW_SUM(linger_window_sum_8_32, int8_t, int32_t)
 LINGER_DEFINE_WINDOW_MAX(linger_window_max_8, int8_t)
+LINGER_DEFINE_WINDOW_MAX(linger_window_max_u8, uint8_t)
+#endif
+#if !defined(LINGER_HELIUM)
+LINGER_DEFINE_WINDOW_SUM(linger_window_sum_u8_32, uint8_t, int32_t)
 #endif
 LINGER_DEFINE_WINDOW_SUM(linger_window_sum_8_64, int8_t, int64_t)
+LINGER_DEFINE_WINDOW_SUM(linger_window_sum_u8_64, uint8_t, int64_t)
 LINGER_DEFINE_WINDOW_SUM(linger_window_sum_16_32, int16_t, int32_t)
 LINGER_DEFINE_WINDOW_SUM(linger_window_sum_16_64, int16_t, int64_t)
 LINGER_DEFINE_WINDOW_MAX(linger_window_max_16, int16_t)
@@ -248,92 +255,112 @@ LINGER_SHARED void linger_window_max_8(int8_t *restrict largest, int32_t channel
 #if defined(LINGER_HELIUM)
 
 /* Four channels at a time, or as many of four as there are. */
-LINGER_SHARED void linger_window_sum_8_32(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
-                                          int32_t x_row, int32_t columns, int32_t x_column)
-{
-    int32_t first;
-    for (first = 0; first < channels; first += 4) {
-        const mve_pred16_t lanes = vctp32q((uint32_t)(channels - first));
-        const int8_t *start = &x[first];
-        int32x4_t sum = vdupq_n_s32(0);
-        int32_t row;
-        int32_t column;
-        for (row = 0; row < rows; row++) {
-            const int8_t *here = start;
-            for (column = columns; column > 0; column--) {
-                sum = vaddq_s32(sum, vldrbq_z_s32(here, lanes));
-                here += x_column;
-            }
-            start += x_row;
-        }
-        vst1q_p_s32(&sums[first], sum, lanes);
+#define LINGER_DEFINE_WINDOW_SUM(NAME, X_T, LOAD)                                                                             \
+    LINGER_SHARED void NAME(int32_t *restrict sums, int32_t channels, const X_T *restrict x, int32_t rows,                    \
+                                              int32_t x_row, int32_t columns, int32_t x_column)                               \
+    {                                                                                                                         \
+        int32_t first;                                                                                                        \
+        for (first = 0; first < channels; first += 4) {                                                                       \
+            const mve_pred16_t lanes = vctp32q((uint32_t)(channels - first));                                                 \
+            const X_T *start = &x[first];                                                                                     \
+            int32x4_t sum = vdupq_n_s32(0);                                                                                   \
+            int32_t row;                                                                                                      \
+            int32_t column;                                                                                                   \
+            for (row = 0; row < rows; row++) {                                                                                \
+                const X_T *here = start;                                                                                      \
+                for (column = columns; column > 0; column--) {                                                                \
+                    sum = vaddq_s32(sum, LOAD(here, lanes));                                                                  \
+                    here += x_column;                                                                                         \
+                }                                                                                                             \
+                start += x_row;                                                                                               \
+            }                                                                                                                 \
+            vst1q_p_s32(&sums[first], sum, lanes);                                                                            \
+        }                                                                                                                     \
     }
-}
+
+#define LINGER_LOAD_UNSIGNED(FROM, LANES) vreinterpretq_s32_u32(vldrbq_z_u32(FROM, LANES))
+LINGER_DEFINE_WINDOW_SUM(linger_window_sum_8_32, int8_t, vldrbq_z_s32)
+LINGER_DEFINE_WINDOW_SUM(linger_window_sum_u8_32, uint8_t, LINGER_LOAD_UNSIGNED)
+
+#undef LINGER_LOAD_UNSIGNED
+#undef LINGER_DEFINE_WINDOW_SUM
 
 /* 16 channels at a time, or as many of 16 as there are. */
-LINGER_SHARED void linger_window_max_8(int8_t *restrict largest, int32_t channels, const int8_t *restrict x, int32_t rows,
-                                       int32_t x_row, int32_t columns, int32_t x_column)
-{
-    int32_t first;
-    for (first = 0; first < channels; first += 16) {
-        const mve_pred16_t lanes = vctp8q((uint32_t)(channels - first));
-        const int8_t *start = &x[first];
-        int8x16_t most = vdupq_n_s8(INT8_MIN);
-        int32_t row;
-        int32_t column;
-        for (row = 0; row < rows; row++) {
-            const int8_t *here = start;
-            for (column = columns; column > 0; column--) {
-                most = vmaxq_s8(most, vldrbq_z_s8(here, lanes));
-                here += x_column;
-            }
-            start += x_row;
-        }
-        vstrbq_p_s8(&largest[first], most, lanes);
+#define LINGER_DEFINE_WINDOW_MAX(NAME, X_T, VECTOR, S, LEAST)                                                                 \
+    LINGER_SHARED void NAME(X_T *restrict largest, int32_t channels, const X_T *restrict x, int32_t rows,                     \
+                                           int32_t x_row, int32_t columns, int32_t x_column)                                  \
+    {                                                                                                                         \
+        int32_t first;                                                                                                        \
+        for (first = 0; first < channels; first += 16) {                                                                      \
+            const mve_pred16_t lanes = vctp8q((uint32_t)(channels - first));                                                  \
+            const X_T *start = &x[first];                                                                                     \
+            VECTOR most = vdupq_n_##S(LEAST);                                                                                 \
+            int32_t row;                                                                                                      \
+            int32_t column;                                                                                                   \
+            for (row = 0; row < rows; row++) {                                                                                \
+                const X_T *here = start;                                                                                      \
+                for (column = columns; column > 0; column--) {                                                                \
+                    most = vmaxq_##S(most, vldrbq_z_##S(here, lanes));                                                        \
+                    here += x_column;                                                                                         \
+                }                                                                                                             \
+                start += x_row;                                                                                               \
+            }                                                                                                                 \
+            vstrbq_p_##S(&largest[first], most, lanes);                                                                       \
+        }                                                                                                                     \
     }
-}
+
+LINGER_DEFINE_WINDOW_MAX(linger_window_max_8, int8_t, int8x16_t, s8, INT8_MIN)
+LINGER_DEFINE_WINDOW_MAX(linger_window_max_u8, uint8_t, uint8x16_t, u8, 0U)
+
+#undef LINGER_DEFINE_WINDOW_MAX
 
 #endif
 
 #if defined(LINGER_SMLAD)
 
-/* Each byte the larger of two. SSUB8 notes per byte whether the difference, before it is cut to 8 bits, is negative. */
-LINGER_INSIDE uint32_t linger_larger_bytes(uint32_t most, uint32_t four)
-{
-    uint32_t difference;
-    __asm__("ssub8 %1, %2, %0\n\t"
-            "sel %0, %2, %0"
-            : "+r"(most), "=&r"(difference)
-            : "r"(four)
-            : "cc");
-    return most;
-}
+/* Each byte the larger of two. SSUB8, and USUB8 of unsigned ones, notes per byte whether the difference, before it is cut to
+   8 bits, is negative. */
+#define LINGER_DEFINE_WINDOW_MAX(NAME, X_T, SUBTRACT, PLAIN)                                                                  \
+    LINGER_INSIDE uint32_t NAME##_of_bytes(uint32_t most, uint32_t four)                                                      \
+    {                                                                                                                         \
+        uint32_t difference;                                                                                                  \
+        __asm__(SUBTRACT " %1, %2, %0\n\t"                                                                                    \
+                "sel %0, %2, %0"                                                                                              \
+                : "+r"(most), "=&r"(difference)                                                                               \
+                : "r"(four)                                                                                                   \
+                : "cc");                                                                                                      \
+        return most;                                                                                                          \
+    }                                                                                                                         \
+    /* Four channels at a time. */                                                                                            \
+    LINGER_SHARED void NAME(X_T *restrict largest, int32_t channels, const X_T *restrict x, int32_t rows,                     \
+                                           int32_t x_row, int32_t columns, int32_t x_column)                                  \
+    {                                                                                                                         \
+        const int32_t whole = channels & ~3;                                                                                  \
+        int32_t first;                                                                                                        \
+        for (first = 0; first < whole; first += 4) {                                                                          \
+            const X_T *start = &x[first];                                                                                     \
+            uint32_t most = linger_load_four((const int8_t *)start);                                                          \
+            int32_t row;                                                                                                      \
+            int32_t column;                                                                                                   \
+            for (row = rows; row > 0; row--) {                                                                                \
+                const X_T *here = start;                                                                                      \
+                for (column = columns; column > 0; column--) {                                                                \
+                    most = NAME##_of_bytes(most, linger_load_four((const int8_t *)here));                                     \
+                    here += x_column;                                                                                         \
+                }                                                                                                             \
+                start += x_row;                                                                                               \
+            }                                                                                                                 \
+            (void)__builtin_memcpy(&largest[first], &most, sizeof most);                                                      \
+        }                                                                                                                     \
+        if (whole < channels) {                                                                                               \
+            PLAIN(&largest[whole], channels - whole, &x[whole], rows, x_row, columns, x_column);                              \
+        }                                                                                                                     \
+    }
 
-/* Four channels at a time. */
-LINGER_SHARED void linger_window_max_8(int8_t *restrict largest, int32_t channels, const int8_t *restrict x, int32_t rows,
-                                       int32_t x_row, int32_t columns, int32_t x_column)
-{
-    const int32_t whole = channels & ~3;
-    int32_t first;
-    for (first = 0; first < whole; first += 4) {
-        const int8_t *start = &x[first];
-        uint32_t most = linger_load_four(start);
-        int32_t row;
-        int32_t column;
-        for (row = rows; row > 0; row--) {
-            const int8_t *here = start;
-            for (column = columns; column > 0; column--) {
-                most = linger_larger_bytes(most, linger_load_four(here));
-                here += x_column;
-            }
-            start += x_row;
-        }
-        (void)__builtin_memcpy(&largest[first], &most, sizeof most);
-    }
-    if (whole < channels) {
-        linger_window_max_plain(&largest[whole], channels - whole, &x[whole], rows, x_row, columns, x_column);
-    }
-}
+LINGER_DEFINE_WINDOW_MAX(linger_window_max_8, int8_t, "ssub8", linger_window_max_plain_0)
+LINGER_DEFINE_WINDOW_MAX(linger_window_max_u8, uint8_t, "usub8", linger_window_max_plain_1)
+
+#undef LINGER_DEFINE_WINDOW_MAX
 
 #endif
 

@@ -79,6 +79,13 @@
 #define LINGER_CHANNELS_INSIDE 1
 #endif
 
+/* Functions of signed and of unsigned bytes are the same text: inside, bytes are pointers to int8_t, and a literal says what they
+   are. */
+LINGER_INSIDE int32_t linger_byte(const int8_t *x, int32_t i, int32_t is_unsigned)
+{
+    return (is_unsigned != 0) ? (int32_t)(uint8_t)x[i] : (int32_t)x[i];
+}
+
 #if defined(LINGER_X86)
 /* 16 bytes as 16-bit integers. */
 LINGER_INSIDE __m256i linger_widen_16(const int8_t *from)
@@ -110,6 +117,17 @@ LINGER_INSIDE uint32_t linger_odd_bytes(uint32_t four)
     uint32_t pair;
     __asm__("sxtb16 %0, %1, ror #8" : "=r"(pair) : "r"(four));
     return pair;
+}
+
+/* The same of unsigned bytes where a literal says so. */
+LINGER_INSIDE uint32_t linger_even_of(uint32_t four, int32_t is_unsigned)
+{
+    return (is_unsigned != 0) ? (four & 0x00FF00FFU) : linger_even_bytes(four);
+}
+
+LINGER_INSIDE uint32_t linger_odd_of(uint32_t four, int32_t is_unsigned)
+{
+    return (is_unsigned != 0) ? ((four >> 8) & 0x00FF00FFU) : linger_odd_bytes(four);
 }
 
 /* The sum and the product of the low halves of two pairs. */

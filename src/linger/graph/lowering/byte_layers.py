@@ -265,7 +265,7 @@ def clip(w: _ByteWriter) -> _Carrier | ir.Value | None:
     if low is None or high is None or x is None or high < low or (x.zero == 0 and high < 0):
         return None
     has_low, has_high = low > -x.zero, high + x.zero < x.highest
-    ends: list[ir.Value | None] = [w.initializer(low + x.zero, np.uint8, "limit") if has_low else None]
+    ends: list[ir.Value | None] = [w.initializer(low + x.zero, np.uint8, "limit") if has_low or w.is_unsigned else None]
     if has_high:
         ends.append(w.initializer(high + x.zero, np.uint8, "limit"))
     is_idle = not has_low and not has_high

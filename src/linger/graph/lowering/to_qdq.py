@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from linger.dialect import Op
 from linger.errors import listing
 from linger.graph.core.dialects import SAFE_WEIGHT
-from linger.graph.core.nodes import Changes, all_nodes, attributes_of, describe, is_dialect, is_used, op_of
+from linger.graph.core.nodes import Changes, all_nodes, attributes_of, describe, is_dialect, is_used, op_of, opset_of
 from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form
 from linger.numeric.fixed import FLOAT32_EXACT, is_power_of_two, limits, storage_bits, window_reciprocal
 from linger.numeric.onnx.products import by_output
@@ -48,7 +48,7 @@ _LIFT, _AVERAGE_NUDGE = 2.0**-23, 2.0**-21
 _MIDDLE = 128
 _BYTE, _INT16_MAX, _INT32_END = 255, 32767, 2**31
 _GEMM_RANK = 2
-_BYTE_BITS = 8
+_BYTE_BITS, _AXIS_OPSET = 8, 13
 _ZERO_TYPES: Mapping[ir.DataType | None, type[np.generic]] = {ir.DataType.INT32: np.int32, ir.DataType.UINT8: np.uint8}
 
 
@@ -83,21 +83,45 @@ class _QdqWriter(FormWriter):
     scale_of: Callable[[ir.Value], float]
     is_symmetric: bool = False
 
-    def dequantize(self, q: ir.Value, scale: float, *, zero_point: int = 0) -> ir.Value:
-        """(q − zero_point) / scale."""
-        step = self.initializer(1.0 / scale, np.float32, "scale")
-        zero = self.initializer(zero_point, _ZERO_TYPES.get(q.dtype, np.int8), "zero_point")
-        return self.emit("DequantizeLinear", [q, step, zero])
+    @property
+    def kind(self) -> type[np.generic]:
+        """The type of the node's result."""
+        return _ZERO_TYPES.get(self.node.outputs[0].dtype, np.int8)
+
+    def dequantize(
+        self,
+        q: ir.Value,
+        scale: float | NDArray[Any],
+        *,
+        zero_point: int = 0,
+        axis: int = 0,
+        kind: type[np.generic] | None = None,
+    ) -> ir.Value:
+        """(q − zero_point) / scale, of each channel along an axis where there are several scales."""
+        step = self.initializer(1.0 / np.asarray(scale), np.float32, "scale")
+        zeros = np.full(np.shape(scale), zero_point)
+        zero = self.initializer(zeros, kind or _ZERO_TYPES.get(q.dtype, np.int8), "zero_point")
+        along = {"axis": axis} if np.ndim(scale) else {}
+        return self.emit("DequantizeLinear", [q, step, zero], **along)
 
     def quantize(
-        self, real: ir.Value, scale: float, *, bits: int = 8, zero_point: int = 0, nudge: float = 0.0
+        self,
+        real: ir.Value,
+        scale: float,
+        *,
+        bits: int = 8,
+        zero_point: int = 0,
+        nudge: float = 0.0,
+        kind: type[np.generic] | None = None,
     ) -> ir.Value:
         """real·scale/(1 − nudge) rounded half to even, plus zero_point, saturated; a Clip does that below 8 bits."""
+        kind = kind or self.kind
         if bits < _BYTE_BITS:
-            ends = [self.initializer((end - zero_point) / scale, np.float32, "limit") for end in limits(bits)]
+            reach = (0, (1 << bits) - 1) if kind is np.uint8 else limits(bits)
+            ends = [self.initializer((end - zero_point) / scale, np.float32, "limit") for end in reach]
             real = self.emit("Clip", [real, *ends])
         step = self.initializer((1.0 - nudge) / scale, np.float32, "scale")
-        return self.emit("QuantizeLinear", [real, step, self.initializer(zero_point, np.int8, "zero_point")])
+        return self.emit("QuantizeLinear", [real, step, self.initializer(zero_point, kind, "zero_point")])
 
     def plus(self, real: ir.Value, number: float) -> ir.Value:
         """real + number."""
@@ -141,7 +165,8 @@ def add(w: _QdqWriter) -> _QdqNode | str:
     a, target = w.attributes, w.attributes["scale_o"]
     left = w.part(w.input(0), source=a["scale_x"], target=target)
     if min(a["scale_x"], a["scale_y"]) > target:
-        left = w.dequantize(w.quantize(left, target), target)
+        kind = _ZERO_TYPES.get(w.input(0).dtype, np.int8)
+        left = w.dequantize(w.quantize(left, target, kind=kind), target, kind=kind)
     right = w.part(w.input(1), source=a["scale_y"], target=target)
     return _QdqNode(w.quantize(w.emit("Add", [left, right]), target, bits=a["o_bits"]))
 
@@ -190,7 +215,8 @@ def average_pool(w: _QdqWriter) -> _QdqNode | str:
     a, source, target = w.attributes, w.attributes["scale_x"], w.attributes["scale_o"]
     area = math.prod(a["kernel_shape"])
     denominator = area * Fraction(source) / Fraction(target)
-    if max(denominator, area) > _LARGEST_DENOMINATOR:
+    # means of 0 … 255 are twice as large
+    if max(denominator, area) * (1 + (w.input(0).dtype == ir.DataType.UINT8)) > _LARGEST_DENOMINATOR:
         return f"float32 cannot keep means with a denominator above {_LARGEST_DENOMINATOR} apart from ties"
     geometry = {name: a[name] for name in ("kernel_shape", "strides", "pads")}
     real = w.emit("AveragePool", [w.dequantize(w.input(0), source)], count_include_pad=1, **geometry)
@@ -214,6 +240,10 @@ class _Product:
     zero_point: int
     errors: tuple[int, int, int]
     reason: str
+    nudge: float
+    powers: NDArray[Any]
+    """By what the scales of weights and bias are multiplied: one number, or one for each channel."""
+    axis: int
 
     def real_weight(self, w: _QdqWriter, *, is_one_node: bool = True) -> ir.Value:
         """The weights behind a DequantizeLinear, turned round for a MatMul.
@@ -221,32 +251,35 @@ class _Product:
         Where ONNX Runtime could multiply unsigned data by signed weights in 16 bits, the weights are unsigned bytes around
         128, whose products no kernel cuts off; but never when zero points must be 0.
         """
-        scale, weight = w.attributes["scale_w"], self.weight if is_one_node else self.weight.T
-        if self._saturated(is_one_node=is_one_node) and not w.is_symmetric:
+        scale, weight = w.attributes["scale_w"] * self.powers, self.weight if is_one_node else self.weight.T
+        axis = self.axis if is_one_node else 1
+        if self._saturated(w, is_one_node=is_one_node) and not w.is_symmetric:
             unsigned = w.initializer(weight.astype(np.int16) + _MIDDLE, np.uint8, "weight")
-            return w.dequantize(unsigned, scale, zero_point=_MIDDLE)
-        return w.dequantize(w.input(1) if is_one_node else w.initializer(weight, np.int8, "weight"), scale)
+            return w.dequantize(unsigned, scale, zero_point=_MIDDLE, axis=axis)
+        signed = w.input(1) if is_one_node else w.initializer(weight, np.int8, "weight")
+        return w.dequantize(signed, scale, axis=axis)
 
-    def _saturated(self, *, is_one_node: bool) -> int:
+    def _saturated(self, w: _QdqWriter, *, is_one_node: bool) -> int:
         """What signed weights would lose.
 
         ONNX Runtime makes uint8 only of a Q and a DQ whose zero points agree, and fuses only data of one type; but between
         MatMul and Add it may set a pair of its own.
         """
-        return 0 if self.zero_point and is_one_node else self.errors[2]
+        is_signed = w.input(0).dtype == ir.DataType.INT8
+        return 0 if self.zero_point and is_one_node and is_signed else self.errors[2]
 
     def real_bias(self, w: _QdqWriter) -> ir.Value:
         """Behind a DequantizeLinear as int32, or itself real where half a unit is in it."""
-        unit = w.attributes["scale_x"] * w.attributes["scale_w"]
+        unit = w.attributes["scale_x"] * w.attributes["scale_w"] * self.powers
         if self.bias.dtype == np.int32:
             return w.dequantize(w.initializer(self.bias, np.int32, "bias"), unit)
         return w.initializer(self.bias / unit, np.float32, "bias")
 
     def finish(self, w: _QdqWriter, total: ir.Value, *, is_one_node: bool = True) -> _QdqNode:
         """The sum, quantized."""
-        a, nudge = w.attributes, _LIFT if self.zero_point else 0.0
-        value = w.quantize(total, a["scale_o"], bits=a["o_bits"], zero_point=self.zero_point, nudge=nudge)
-        saturated = self._saturated(is_one_node=is_one_node) if w.is_symmetric else 0
+        a = w.attributes
+        value = w.quantize(total, a["scale_o"], bits=a["o_bits"], zero_point=self.zero_point, nudge=self.nudge)
+        saturated = self._saturated(w, is_one_node=is_one_node) if w.is_symmetric else 0
         return _QdqNode(value, *self.errors[:2], saturated, self.reason)
 
 
@@ -254,13 +287,17 @@ def _plan_product(w: _QdqWriter, *, is_transposed: bool = False) -> _Product | s
     a, weight, bias = w.attributes, w.known(1), w.known(2)
     if weight is None or bias is None:
         return "its weights are not constant, so the sum has no known bound"
+    exponents, is_unsigned = a.get("exponents_w", ()), w.kind is np.uint8
+    if exponents and is_transposed and a["group"] > 1:
+        return "a DequantizeLinear has no scale for each output channel of a transposed convolution with groups"
     rows = by_output(np.abs(weight.astype(np.int16)), a["group"] if is_transposed else None)
-    shift = math.frexp(a["scale_x"] * a["scale_w"] / a["scale_o"])[1] - 1
-    chosen, zero_point = _rounding_bias(bias, shift, is_symmetric=w.is_symmetric)
-    has_half, reasons = shift > 0 and not zero_point, []
+    shifts = math.frexp(a["scale_x"] * a["scale_w"] / a["scale_o"])[1] - 1 + np.asarray(exponents or 0, np.int64)
+    chosen, zero_point, nudge = _rounding_bias(bias, shifts, is_unsigned=is_unsigned, is_symmetric=w.is_symmetric)
+    shift = int(shifts.min(initial=_LARGEST_LIFTED_SHIFT)) if exponents else int(shifts)  # where an error is largest
+    has_half, reasons = bool((shifts > 0).any()) and not nudge, []
     if has_half:
         reasons.append("an integer kernel rounds the half unit in the bias away, and ties go to even")
-    reach = rows.sum(axis=1, dtype=np.float64) * 2.0 ** (a["data_bits"] - 1)
+    reach = rows.sum(axis=1, dtype=np.float64) * 2.0 ** (a["data_bits"] - (w.input(0).dtype == ir.DataType.INT8))
     total = float((reach + np.abs(chosen.astype(np.float64))).max(initial=0.0))
     if total >= _INT32_END:
         return "its sum may exceed int32"
@@ -269,17 +306,24 @@ def _plan_product(w: _QdqWriter, *, is_transposed: bool = False) -> _Product | s
         error = _in_lsb(_relative_rounding(rows.shape[1]) * total, shift)
         reasons.append(f"its sum may reach {total:.3g}, beyond what float32 adds exactly")
     saturated = _in_lsb(_saturation(rows), shift) if rows.max(initial=0) > SAFE_WEIGHT else 0
-    return _Product(weight, chosen, zero_point, (error, _TIE if has_half else 0, saturated), "; ".join(reasons))
+    errors, powers = (error, _TIE if has_half else 0, saturated), 2.0 ** np.asarray(exponents or 0, np.float64)
+    return _Product(weight, chosen, zero_point, errors, "; ".join(reasons), nudge, powers, int(is_transposed))
 
 
-def _rounding_bias(bias: NDArray[Any], shift: int, *, is_symmetric: bool) -> tuple[NDArray[Any], int]:
-    """The bias with what makes ties round up, and the zero point that takes it off again."""
-    if shift <= 0:
-        return bias.astype(np.float64 if is_symmetric else np.int32), 0
-    lifted = bias.astype(np.int64) + (_MIDDLE << min(shift, _LARGEST_LIFTED_SHIFT))
-    if shift > _LARGEST_LIFTED_SHIFT or is_symmetric or lifted.max(initial=0) >= _INT32_END:
-        return bias.astype(np.float64) + 0.5, 0
-    return lifted.astype(np.int32), -_MIDDLE
+def _rounding_bias(
+    bias: NDArray[Any], shifts: NDArray[np.int64], *, is_unsigned: bool, is_symmetric: bool
+) -> tuple[NDArray[Any], int, float]:
+    """The bias with what makes ties round up, the zero point that takes it off again, and a nudge of the scale.
+
+    Of each channel, as `byte_layers` proves: what is unsigned needs the nudge alone, because sums below 0 become 0.
+    """
+    if not (shifts > 0).any():
+        return bias.astype(np.float64 if is_symmetric else np.int32), 0, 0.0
+    lift = 0.0 if is_unsigned else _MIDDLE * 2.0 ** np.minimum(shifts, _LARGEST_LIFTED_SHIFT)
+    lifted, is_covered = bias + lift, bool((shifts <= _LARGEST_LIFTED_SHIFT).all()) and not is_symmetric
+    if not is_covered or (lifted % 1).any() or lifted.max(initial=0) >= _INT32_END:
+        return bias + np.where(shifts > 0, 0.5, 0.0), 0, 0.0
+    return lifted.astype(np.int32), 0 if is_unsigned else -_MIDDLE, _LIFT
 
 
 def _relative_rounding(terms: int) -> float:
@@ -418,7 +462,8 @@ def to_qdq(model: ir.Model, *, is_symmetric: bool = False) -> _QdqReport:
         op = op_of(node)
         attributes = attributes_of(node, op)
         writer = _QdqWriter(node, attributes, lambda v: scales.get(v.name, _UNKNOWN_SCALE), is_symmetric=is_symmetric)
-        written = _obstacle(node, op, attributes) or FORMS[op.float_op or ""](writer)
+        obstacle = _obstacle(node, op, attributes, opset_of(model), is_symmetric=is_symmetric)
+        written = obstacle or FORMS[op.float_op or ""](writer)
         if isinstance(written, str):
             written = _QdqNode(None, reason=written)
         nodes.append(replace(written, name=describe(node)))
@@ -441,10 +486,15 @@ def _scales(model: ir.Model) -> dict[str | None, float]:
     return scales
 
 
-def _obstacle(node: ir.Node, op: Op, attributes: dict[str, Any]) -> str | None:
+def _obstacle(node: ir.Node, op: Op, attributes: dict[str, Any], opset: int, *, is_symmetric: bool) -> str | None:
     """Why no QDQ form can be tried."""
     if op.float_op is None:
         return f"{node.op_type} has no QDQ form"
+    if attributes.get("exponents_w") and opset < _AXIS_OPSET:
+        return f"DequantizeLinear has one scale before opset {_AXIS_OPSET}; export with a newer one"
+    is_unsigned = any(getattr(value, "dtype", None) == ir.DataType.UINT8 for value in (*node.inputs, *node.outputs))
+    if is_symmetric and is_unsigned:
+        return "of unsigned bytes, a zero point of 0 is not in the middle; export without qdq_symmetric, or quantize without them"
     scales = (value for name, value in attributes.items() if name.startswith("scale_"))
     odd = next(itertools.filterfalse(is_power_of_two, scales), None)
     if odd is not None:
@@ -460,7 +510,8 @@ def _input_types(op: Op) -> set[ir.DataType]:
     """The types of data that a QDQ form takes; DequantizeLinear also takes int32."""
     if op.real_inputs:
         return {ir.DataType.FLOAT}
-    return {ir.DataType.INT8} if op.has_integer_output else {ir.DataType.INT8, ir.DataType.INT32}
+    bytes_of_both = {ir.DataType.INT8, ir.DataType.UINT8}
+    return bytes_of_both if op.has_integer_output else bytes_of_both | {ir.DataType.INT32}
 
 
 def _replace(model: ir.Model, writer: _QdqWriter, result: ir.Value) -> None:

@@ -12,12 +12,15 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from linger.errors import UnsupportedError
 from linger.numeric.c import rules
 from linger.numeric.c.nodes import (
     FLOAT,
     INT32,
     RANGES,
+    WIDTHS,
     Bounds,
     Index,
     Interval,
@@ -275,9 +278,38 @@ class CArithmetic:
                 before = a.function
                 return replace(a, function=lambda v: before(v) + number)
             if isinstance(a, Number) and a.power is not None and number == 0.5:
+                rounded = self._with_rounding_bias(a, a.power)
+                if rounded is not None:
+                    return rounded
                 doubled = self.number(self.floor(a.scaled(1)))
                 return Halves(self.number(self.add(doubled, Fixed(1.0))))
         return self._sum(a, b, "+")
+
+    def _with_rounding_bias(self, x: Number, power: Node) -> Number | None:
+        """A sum times 2^−s, each channel with an s of its own, whose bias holds 2^(s−1) more: its floor is that of x + ½.
+
+        None where the bias may not change, or the sum would leave 32 bits. Where s < 1 the floor needs no rounding.
+        """
+        total, offset = x.node, next(iter(x.node.args[2:]), None)
+        is_sum = isinstance(power.rule, rules.Listed) and isinstance(total.rule, Total) and x.node.shape == x.shape
+        if not is_sum or offset is None or offset.buffer is None or offset.known is None:
+            return None
+        name, known = offset.buffer.name, offset.known.astype(np.int64)
+        if name not in self.draft.may_change or known.shape != (len(power.rule.values),):
+            return None
+        shifts = [-x.exponent - n for n in power.rule.values]
+        if max(shifts) >= WIDTHS[INT32]:
+            return None
+        held = known + [1 << (s - 1) if s > 0 else 0 for s in shifts]
+        most = int((held - known).max())
+        reach, result = ((low, high + most) for low, high in (total.rule.reach, total.rule.result))
+        if arithmetic_type(reach, result, (int(held.min()), int(held.max()))) != INT32:
+            return None
+        self.draft.changed[name] = held.astype(np.int32)
+        bias = Node(offset.rule, (), offset.shape, interval=(int(held.min()), int(held.max())), known=held)
+        bias.buffer = offset.buffer
+        node = Node(replace(total.rule, reach=reach, result=result), (*total.args[:2], bias), total.shape)
+        return replace(x, node=node)
 
     def sub(self, a: Value, b: Value) -> Value:
         if isinstance(a, Fixed) and isinstance(b, Fixed):

@@ -20,6 +20,7 @@ from linger.numeric.c.nodes import (
     FLOAT,
     INT32,
     WIDTHS,
+    Array,
     Buffer,
     Flat,
     Index,
@@ -63,6 +64,10 @@ class Draft:
         self.lines: list[str] = []
         self.scratch: list[Buffer] = []
         self.helpers: set[str] = set()
+        self.may_change: set[str] = set()
+        """The constant inputs that the caller stores as the function asks for."""
+        self.changed: dict[str, Array] = {}
+        """What such inputs must hold."""
         self._counts: Counter[str] = Counter()
 
     def fresh(self, stem: str) -> str:
@@ -329,7 +334,8 @@ def _uses(roots: Sequence[Node]) -> Counter[Node]:
 
 _MARK = "linger_mark"
 _TERM = re.compile(rf"(^| \+ )(?:{_MARK}|\({_MARK} \+ (\d+)\))(?: \* (\d+))?(?= \+ |$)")
-NARROW = {"int8_t": 8, "int16_t": 16}
+NARROW = {"int8_t": "8", "int16_t": "16", "uint8_t": "u8"}
+"""The types that the functions of tiles read, and what their names call them. Weights are signed."""
 PIXELS = "LINGER_PIXELS"
 BLOCK, LONG_BLOCK = 8, 16
 """The most channels of a tile, for dot products and for element-wise rows."""
@@ -345,7 +351,7 @@ class Line:
     step: int
 
     @property
-    def bits(self) -> int:
+    def kind(self) -> str:
         return NARROW[self.buffer.ctype]
 
     def at(self, *further: str) -> str:
@@ -421,12 +427,17 @@ def are_narrow(*lines: Line | None) -> bool:
     return all(line is not None and line.buffer.ctype in NARROW for line in lines)
 
 
+def are_weights(line: Line) -> bool:
+    """Whether they can be the second factor of products, which has a sign."""
+    return are_narrow(line) and line.buffer.ctype != "uint8_t"
+
+
 def product_name(scope: Scope, stem: str, total: Node, x: Line, w: Line) -> tuple[str, str]:
     """Type of the sums, and the name of the function that computes them."""
     assert isinstance(total.rule, Total)
     ctype = total.rule.type_in(scope)
     scope.draft.includes.add(f"linger_{stem}.h")
-    return ctype, f"linger_{stem}_{x.bits}_{w.bits}_{WIDTHS[ctype]}"
+    return ctype, f"linger_{stem}_{x.kind}_{w.kind}_{WIDTHS[ctype]}"
 
 
 # a tile

@@ -18,6 +18,7 @@ from linger.numeric.c.scope import (
     Scope,
     Tile,
     are_narrow,
+    are_weights,
     bias_of,
     bias_text,
     blocks,
@@ -39,7 +40,7 @@ def tile_rows(scope: Scope, filled: Filled, total: Node) -> bool:
     """A linear layer x·wᵀ + b: a row of x with a block of rows of w."""
     w = total.args[1]
     rows, row = line_along(scope, w, ("0", "0"), 0), line_along(scope, w, ("0", "0"), 1)
-    if rows is None or row is None or not are_narrow(row) or row.step > 1:
+    if rows is None or row is None or not are_weights(row) or row.step > 1:
         return False
     return _dots(scope, filled, total, row, rows.step)
 
@@ -49,7 +50,7 @@ def tile_matrices(scope: Scope, filled: Filled, total: Node) -> bool:
     y = total.args[1]
     zero = ("0",) * len(y.shape)
     down, along = line_along(scope, y, zero, len(zero) - 2), line_along(scope, y, zero, len(zero) - 1)
-    if down is None or along is None or not are_narrow(down):
+    if down is None or along is None or not are_weights(down):
         return False
     if along.step <= 1:
         return _columns(scope, filled, total)
@@ -214,7 +215,7 @@ def _channels_last(scope: Scope, x: Node) -> tuple[Line, tuple[int, int]] | None
 def _weights(scope: Scope, w: Node) -> tuple[Line, Shape] | None:
     """The weights of a convolution, and their stride on each axis; None where they are in no array of 8 or 16 bits."""
     lines = [line for axis in range(_IMAGE) if (line := line_along(scope, w, _ORIGIN, axis)) is not None]
-    if len(lines) < _IMAGE or not are_narrow(lines[0]):
+    if len(lines) < _IMAGE or not are_weights(lines[0]):
         return None
     return lines[0], tuple(line.step for line in lines)
 
@@ -436,7 +437,7 @@ def _pool(scope: Scope, filled: Filled, total: Node, *, kind: str) -> bool:
     if image is None:
         return False
     scope.draft.includes.add("linger_pools.h")
-    name = f"linger_window_{kind}_{image.channels.bits}{f'_{WIDTHS[ctype]}' if ctype else ''}"
+    name = f"linger_window_{kind}_{image.channels.kind}{f'_{WIDTHS[ctype]}' if ctype else ''}"
 
     def call(sums: str, count: tuple[str, str], _: str, x: str, taps: tuple[_Span, _Span]) -> str:
         return f"{name}({sums}, {count[1]}, {x}, {_window_text(image, taps)});"

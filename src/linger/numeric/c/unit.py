@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -164,6 +164,8 @@ class Input:
     dtype: str
     known: Array | None = None
     order: Shape | None = None
+    may_change: bool = False
+    """Whether the caller stores other numbers where the function asks for them (`CFunction.changed`)."""
 
     @staticmethod
     def of(array: Array, *, is_known: bool = False) -> Input:
@@ -187,6 +189,8 @@ class CFunction:
     in_place: frozenset[int] = frozenset()
     """Inputs whose memory the first output may share: element i is read before element i is written, and never after."""
     is_static: bool = False
+    changed: Mapping[int, Array] = field(default_factory=dict)
+    """What inputs that may change must hold instead of what they are known as: biases with what rounds the sums."""
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:
@@ -257,6 +261,7 @@ class Unit:
         scope = Scope(draft, 1)
         kernel = CKernel(draft, scope)
         nodes = [_input(draft, x, n) for x, n in zip(inputs, _named("in", input_names, len(inputs)), strict=True)]
+        draft.may_change.update(n.buffer.name for n, x in zip(nodes, inputs, strict=True) if n and n.buffer and x and x.may_change)
         results = body(kernel, *map(_value, nodes), **attributes)
         several = results if isinstance(results, tuple) else (results,)
         several, tapped = several[: len(several) - len(taps)], several[len(several) - len(taps) :]
@@ -270,7 +275,8 @@ class Unit:
         function = CFunction(
             name, tuple(map(_buffer, nodes)), outputs, tuple(draft.scratch), "", places, is_static=self._is_static
         )
-        function = replace(function, text=_function_text(function, body, title, draft.lines))
+        changed = {i: draft.changed[n.buffer.name] for i, n in enumerate(nodes) if n and n.buffer and n.buffer.name in draft.changed}
+        function = replace(function, text=_function_text(function, body, title, draft.lines), changed=changed)
         self._functions[name] = function
         self._helpers |= draft.helpers
         self.includes |= draft.includes

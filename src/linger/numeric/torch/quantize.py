@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -275,14 +275,15 @@ def holders_of_memory(t: Tensor) -> int | None:
     return None if count is None else int(count(storage._cdata)) - 1  # noqa: SLF001 - without `storage` itself
 
 
-Rows = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]] | None
-"""Of weights with a scale for each output channel, the functions `channel_magnitudes` and `per_weight`; None: one scale."""
+Rows = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]] | None
+"""Of weights with a scale for each output channel, `channel_magnitudes`, `per_weight` and `by_channel`; None: one scale."""
 
 
 def rows_of(transposed_groups: int | None = None) -> Rows:
     """`Rows` of weights [out, in/group, …], or of a transposed convolution with so many groups."""
-    groups = transposed_groups
-    return partial(channel_magnitudes, transposed_groups=groups), partial(per_weight, transposed_groups=groups)
+    how: Any = {"transposed_groups": transposed_groups}
+    functions: Any = [partial(each, **how) for each in (channel_magnitudes, per_weight, by_channel)]
+    return cast(Rows, tuple(functions))
 
 
 class _RoundWeight(torch.autograd.Function):

@@ -192,12 +192,17 @@ def learn_range(range_: Range, method: str | None, bits: int) -> None:
 
 
 def load_learned(ranges: Iterable[Range], state_dict: dict[str, Any], prefix: str) -> list[Range]:
-    """Learn the ranges that a checkpoint has parameters for; returns those that begin at its ranges, as it has none.
+    """Let ranges have what a checkpoint has for them, parameters to learn above all; returns those that begin at its ranges, as it has none.
 
     A checkpoint of an earlier stage has no ranges: what is here stays.
     """
     begun = []
     for range_ in ranges:
+        if range_.users.unsigned is None and f"{prefix}unsigned_{range_.name}" in state_dict:
+            range_.users.add_unsigned()
+        chosen = state_dict.get(f"{prefix}chosen_{range_.name}")
+        if chosen is not None and not range_.layer.is_layer:  # of a function that no pass has run yet
+            range_.split(chosen.numel(), None)
         for method, start in PREFIXES.items():
             if range_.learned is None and f"{prefix}{start}{range_.name}" in state_dict:
                 range_.learned = _LearnedRange(range_, method, range_.width or _USUAL_BITS)

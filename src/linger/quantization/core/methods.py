@@ -16,6 +16,8 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import as_float32, limits, scale_for
@@ -332,26 +334,58 @@ def histogram_of(range_: Range) -> Histogram | None:
     return range_.histogram
 
 
-def find_ranges(ranges: Mapping[str, Range], plan: Plan, *, is_settled: bool) -> dict[str, tuple[Choice, float]]:
-    """The method and the new value of every range that is to change.
+def channel_ranges(range_: Range, choice: Choice, where: str) -> tuple[float, ...] | None:
+    """The range of each output channel of weights, by a method; None where they are not known."""
+    with gathered(range_.layer):
+        rows = range_.real_rows
+    if rows is None or choice.written == MAX:
+        return None
+    if choice.name == "mse":
+        return tuple(_least_squares_of_rows(rows.double(), range_.bits).tolist())
+    return tuple(choice.range_of(Histogram.of(row).bins(-math.inf, math.inf), range_.bits, where) for row in rows)
+
+
+def _least_squares_of_rows(rows: Tensor, bits: int) -> Tensor:
+    """`least_squares` of each row of numbers, by the error of the numbers themselves."""
+    low, high = limits(bits)
+    largest = rows.abs().amax(1)
+    coarsest, best = scale_for_range(largest, bits), largest.clone()
+    least = torch.full_like(largest, math.inf)
+    for finer in range(min(_MOST_CLIPPED, bits) + 1):
+        scale = (coarsest * 2.0**finer)[:, None]
+        error = (rows - ((rows * scale + 0.5).floor_().clamp_(low, high) / scale)).square_().sum(1)
+        is_less = error < least
+        least = torch.where(is_less, error, least)
+        best = torch.where(is_less & (finer > 0), high / scale.squeeze(1), best)
+    return best
+
+
+def find_ranges(
+    ranges: Mapping[str, Range], plan: Plan, *, is_settled: bool
+) -> dict[str, tuple[Choice, float | tuple[float, ...]]]:
+    """The method and the new value of every range that is to change, of each channel where these have ranges.
 
     `is_settled`: passes have just set the ranges by `max`, so that one which has always been found by it stays.
     """
-    changes: dict[str, tuple[Choice, float]] = {}
+    changes: dict[str, tuple[Choice, float | tuple[float, ...]]] = {}
     for key, range_ in ranges.items():
         choice = plan.choice(range_)
+        if choice is not None and range_.rows is not None:
+            several = channel_ranges(range_, choice, f"{plan.where}: {key}")
+            changes |= {} if several is None and choice.written != MAX else {key: (choice, several or 0.0)}
+            continue
         histogram = None if choice is None else histogram_of(range_)
         if choice is None or histogram is None:
             continue
         is_max = choice.written == MAX
         if is_settled and is_max and range_.kind is not Kind.WEIGHT and histogram.method == MAX:
             continue
-        largest = choice.range_of(bins_of(range_, histogram), range_.bits, f"{plan.where}: {key}")
+        largest = choice.range_of(bins_of(range_, histogram), range_.room, f"{plan.where}: {key}")
         changes[key] = choice, max(largest, histogram.earlier) if is_max else largest
     return changes
 
 
-def apply_ranges(ranges: Mapping[str, Range], changes: Mapping[str, tuple[Choice, float]]) -> None:
+def apply_ranges(ranges: Mapping[str, Range], changes: Mapping[str, tuple[Choice, Any]]) -> None:
     """Give ranges their new values; inputs that adopt the range of another layer do so again in the next pass."""
     for key, (choice, largest) in changes.items():
         _apply(ranges[key], choice.written, largest)
@@ -360,17 +394,18 @@ def apply_ranges(ranges: Mapping[str, Range], changes: Mapping[str, tuple[Choice
             range_.layer.input_range = "stale"
 
 
-def _apply(range_: Range, method: str, largest: float) -> None:
+def _apply(range_: Range, method: str, largest: Any) -> None:
     range_.method = None if method == MAX else method
     if range_.kind is Kind.WEIGHT:
-        range_.choose_range(None if method == MAX else as_float32(largest) or ZEROS)
+        rows = tuple(each or ZEROS for each in largest) if isinstance(largest, tuple) else as_float32(largest) or ZEROS
+        range_.choose_range(None if method == MAX else rows)
         range_.restart_learning()
         return
     if range_.histogram is not None:
         range_.histogram = replace(range_.histogram, method=method)
     value = as_float32(min(largest, range_.limit)) or ZEROS
     if value != range_.running.read():
-        range_.set(value, scale_for_range(value, range_.bits))
+        range_.set(value, scale_for_range(value, range_.room))
         range_.restart_learning()
         range_.layer.follow_range(range_.name)
 

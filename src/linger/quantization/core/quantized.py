@@ -451,9 +451,6 @@ class QuantizedBase(RangeHolder):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         begun = load_learned(self.ranges.values(), state_dict, prefix)
-        for range_ in self.ranges.values():
-            if range_.users.unsigned is None and f"{prefix}unsigned_{range_.name}" in state_dict:
-                range_.users.add_unsigned()
         loaded = {key for key in self.stored if prefix + key in state_dict}
         for range_ in self.ranges.values():
             range_.histogram = None if range_.running.key in loaded else range_.histogram

@@ -105,10 +105,7 @@ class Range:
         self.key = name
         self.usual: str | None = None
         self._scale_of: tuple[tuple[Scale, ...], Scale] | None = None  # what the scale followed from, and the scale
-        self._can_be_unsigned: tuple[bool, bool] | None = (
-            None  # whether its op can write it, and that it is never negative
-        )
-        self._largest_of_rows: Tensor | None = None  # magnitudes of the channels, as they were last rounded
+        self._seen: Tensor | None = None  # weights of a function with a scale for each channel, in the last calibration
         self._chosen_there: int | None = None  # the version of a choice that was left on a device
 
     def add_optional(self, device: torch.device | None, channels: int = 1) -> None:
@@ -121,9 +118,10 @@ class Range:
 
     def split(self, channels: int, transposed_groups: int | None) -> None:
         """Give weights a scale for each of so many output channels; what was chosen before is forgotten."""
-        if self.rows is None and channels > 1:
+        if channels > 1:
             self.rows = rows_of(transposed_groups)
-            self.add_optional(self.running.buffer.device, channels)
+            if cast(Stored, self.chosen).buffer.numel() != channels:
+                self.add_optional(self.running.buffer.device, channels)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy reads its buffers anew."""
@@ -165,9 +163,7 @@ class Range:
     def largest(self) -> float:
         """The range itself: the largest magnitude seen, or what was chosen instead."""
         chosen = self.chosen_range()
-        if chosen is None:
-            return float(self.running.read())
-        return max(chosen) if isinstance(chosen, tuple) else chosen
+        return max(chosen) if isinstance(chosen, tuple) else float(self.running.read()) if chosen is None else chosen
 
     @property
     def limit(self) -> float:
@@ -202,22 +198,21 @@ class Range:
         self.set(limits(q.signed_bits)[1] / q.scale, q.scale)
 
     # choices
-    def choose(self, scale: float) -> None:
-        """Choose a scale; what lies beyond it saturates.
+    def choose(self, scale: float, exponents: tuple[int, ...] = ()) -> None:
+        """Choose a scale, a power of two, of channels by their exponents, too; what lies beyond it saturates.
 
-        The device's format may allow only a coarser one (the output of a product is never finer than its sum); the next
-        pass then takes that.
-
-        Raises:
-            UsageError: It is no power of two.
+        The next pass takes a coarser one where the device's format allows no other: an output is never finer than its sum.
         """
         if not is_power_of_two(scale):
             raise UsageError(f"{self.key}: the scale {scale!r} is no power of two.")
         self.method = None
-        largest = limits(self.room)[1] / scale
+        largest: Scale = limits(self.room)[1] / scale
         if self.kind is Kind.WEIGHT:
-            known = self.chosen_value(Pass.here()) if self.is_chosen else self._largest_of_rows
-            self.choose_range(largest if self.rows is None or known is None else known * (self.scale / scale))
+            rows, known = self.real_rows, self.chosen_value(Pass.here())
+            if rows is not None and not exponents:  # all channels move alike
+                known = rows.abs().amax(1) if known is None else known
+                largest = known * (scale_for_range(float(known.max()), self.bits) / scale)
+            self.choose_range(tuple(largest * 2.0**-e for e in exponents) or largest)
         else:
             self.set(largest, scale)
         self.restart_learning()
@@ -233,12 +228,20 @@ class Range:
             self.choose_range(saved[2])
         self.restart_learning()
 
-    def choose_range(self, largest: Scale | None) -> None:
+    def choose_range(self, largest: Scale | tuple[float, ...] | None) -> None:
         """Choose the range of weights, or with None follow their largest magnitude; a checkpoint has the buffer only then."""
         assert self.chosen is not None  # weights have one
+        if isinstance(largest, tuple) and self.rows is None:  # of a function that no pass has run yet
+            self.split(len(largest), None)
         self.chosen.write(self.chosen.absent if largest is None else largest)
         is_there = isinstance(largest, Tensor) and not largest.is_cpu
         self._chosen_there = self.chosen.buffer._version if is_there else None  # noqa: SLF001 - torch's public name is missing
+
+    @property
+    def real_rows(self) -> Tensor | None:
+        """Weights with a scale for each output channel before they are rounded, a row for each; None where they are not known."""
+        weight = self.layer.range_weights().get(self.name) if self.layer.is_layer else self._seen
+        return None if self.rows is None or weight is None else self.rows[2](weight)
 
     @property
     def is_chosen(self) -> bool:
@@ -246,14 +249,12 @@ class Range:
         if self.chosen is None:
             return False
         is_there = self._chosen_there is not None and self._chosen_there == self.chosen.buffer._version  # noqa: SLF001 - as above
-        return is_there or math.isfinite(self.chosen.read() if self.rows is None else self.chosen.read()[0])
+        return is_there or math.isfinite(max(self.chosen.read()) if self.rows else self.chosen.read())
 
     def chosen_range(self) -> float | tuple[float, ...] | None:
         """The range that weights are rounded for, or those of their channels; None where the largest magnitude is."""
         largest = self.chosen_value(Pass.here())
-        if self.rows is not None and largest is not None:
-            return tuple(largest.tolist())
-        return None if largest is None else float(largest)
+        return None if largest is None else float(largest) if self.rows is None else tuple(largest.tolist())
 
     def chosen_value(self, now: Pass) -> Scale | None:
         """The same in a pass; a tensor where that leaves ranges on a device."""
@@ -581,9 +582,8 @@ class Range:
     ) -> Scale:
         """The scale of weights up to `largest`, which is remembered."""
         scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
-        if self.rows is not None:
-            self._largest_of_rows, largest = largest, float(largest.max()) if largest.is_cpu else largest.max()
-        self.set(largest, base_of(scale))
+        highest = largest if self.rows is None else largest.max()
+        self.set(highest if self.rows is None or not highest.is_cpu else float(highest), base_of(scale))
         self.width = bits
         return scale
 
@@ -595,5 +595,6 @@ class Range:
             return NOMINAL
         if now.calibration is not None and not self.layer.is_layer:  # a layer's own weights can be asked for later
             now.calibration.count(self, weight, is_whole=True)
+        self._seen = None if self.rows is None or self.layer.is_layer else weight.detach()
         largest = largest_magnitude(weight) if self.rows is None else self.rows[0](weight)
         return self.fit_weight(bias, scale_x, bits, where, self.chosen_value(now), largest)

@@ -217,7 +217,7 @@ class Stored:
             self.note(list(value))
         elif (self.read() if buffer.is_cpu else self.last_known) != value:
             buffer.fill_(value)
-            self.note(as_float32(value))
+            self.note(as_float32(value) if buffer.numel() == 1 else [as_float32(value)] * buffer.numel())
 
     def value(self, *, stays_there: bool) -> Scale:
         """Its number: a tensor without axes where it stays on a device."""
@@ -357,11 +357,13 @@ class ReadInterval:
         """Whether it was found that a tensor of this width is stored as 0 … 255."""
         return self.unsigned is not None and bits == _BYTE and bool(self.unsigned.read())
 
-    def add_unsigned(self) -> None:
+    def add_unsigned(self, *, is_unsigned: bool = False) -> None:
         """Add the buffer that says so."""
         running = self.range.running
         how: dict[str, Any] = {"of": running.key, "is_optional": True}
         self.unsigned = Stored(self.range.layer, f"unsigned_{self.range.name}", running.buffer.device, **how)
+        if is_unsigned:
+            self.unsigned.write(1.0)
 
     def decide_sign(self) -> None:
         """Let the tensor be unsigned where it can, as far as its users are known."""

@@ -154,7 +154,7 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
     widths = cast(Any, runtime.products).widths_in(cast(Frame, runtime.frame).module)  # both checked by read_product
     q = _input(product.x, layer, widths.data, call)
     now, range_w = call.now, layer.ranges["w"]
-    if runtime.is_per_channel and range_w.rows is None and product.op.has_attribute("exponents_w"):
+    if runtime.is_per_channel and (range_w.rows is None or product.op.is_transposed):
         groups = product.transposed_groups
         range_w.split(product.weight.shape[0] if groups is None else product.weight.shape[1] * groups, groups)
     scale_x: Scale = q.scale if range_w.observes(now) else q.scale_on_host

@@ -9,6 +9,7 @@ of a model a pattern of paths in the file means.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -184,6 +185,7 @@ def _layer_config(layer: QuantLayer | QuantRecurrent, ranges: list[Range]) -> La
         scales=_scales(layer, ranges),
         methods={r.name: r.method for r in layer.ranges.values() if r.method is not None},
         adopts_input=layer.input_range in ("adopted", "stale"),
+        **_numbers(layer, ranges),
     )
 
 
@@ -195,6 +197,7 @@ def _function_config(layer: FunctionalLayer, ranges: list[Range]) -> FunctionCon
         methods={r.name: r.method for r in layer.ranges.values() if r.method is not None},
         bits={name: bits for name, bits in widths.items() if bits != _WIDTHS[0] or name in chosen},
         subtracts_max=layer.subtracts_max,
+        **_numbers(layer, ranges),
     )
 
 
@@ -202,7 +205,19 @@ def _scales(layer: QuantizedBase, ranges: list[Range]) -> dict[str, float]:
     """The scales of a layer's ranges; of weights only those that were chosen, as the others follow from the weights."""
     own = [r for r in ranges if r.layer is layer and r.scale]
     chosen = [r for r in own if r.kind is not Kind.WEIGHT or r.chosen_range() is not None]
-    return {r.name: scale_for(r.largest, _used_bits(r)) for r in chosen}
+    return {r.name: scale_for(r.largest, _used_bits(r) + r.users.is_unsigned(_used_bits(r))) for r in chosen}
+
+
+def _numbers(layer: QuantizedBase, ranges: list[Range]) -> dict[str, Any]:
+    """Which ranges of a layer are unsigned, and the exponents of channels whose scales were chosen."""
+    own = [(r, _used_bits(r)) for r in ranges if r.layer is layer and r.scale]
+    exponents = {}
+    for one, bits in own:
+        chosen = one.chosen_range()
+        if isinstance(chosen, tuple):
+            scales = [scale_for(each, bits) for each in chosen]
+            exponents[one.name] = tuple(int(math.log2(scale / min(scales))) for scale in scales)
+    return {"exponents": exponents, "unsigned": tuple(r.name for r, bits in own if r.users.is_unsigned(bits))}
 
 
 def _used_bits(one: Range) -> int:
@@ -402,10 +417,12 @@ def finish(model: nn.Module, config: Config) -> None:
         entries[f"{parent}.{KEY_PREFIX}{key}".lstrip(".")] = function
     for one in ranges_of(model, with_adopted=True).values():
         own = entries.get(one.key.rpartition(".")[0], FunctionConfig())
+        if one.name in own.unsigned:
+            one.users.add_unsigned(is_unsigned=True)
         if follows(one):
             one.choose(_UNTIL_THE_NEXT_PASS)
         elif one.name in own.scales:
-            one.choose(own.scales[one.name])
+            one.choose(own.scales[one.name], own.exponents.get(one.name, ()))
             one.method = own.methods.get(one.name)
 
 

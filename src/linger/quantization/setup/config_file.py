@@ -116,6 +116,8 @@ class LayerConfig:
         scales: Scale of each range; weights only where it was chosen.
         methods: The method of calibration that found a range, where it is not the largest magnitude.
         adopts_input: Whether its input has the scale of the layer before.
+        exponents: Of weights whose channels have scales that were chosen, by how much each is finer, in powers of two.
+        unsigned: The ranges that are stored as 0 … 255.
     """
 
     op: str = ""
@@ -126,6 +128,8 @@ class LayerConfig:
     scales: Mapping[str, Scale] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
     adopts_input: bool = False
+    exponents: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    unsigned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,12 +141,16 @@ class FunctionConfig:
         methods: As of a layer.
         bits: Widths of the ranges that have other than 8 bits.
         subtracts_max: Whether a softmax subtracts the largest number of each row first.
+        exponents: As of a layer.
+        unsigned: As of a layer.
     """
 
     scales: Mapping[str, Scale] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
     bits: Mapping[str, Annotated[int, one_of((4, 8, 16, 32))]] = field(default_factory=dict)
     subtracts_max: bool = False
+    exponents: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    unsigned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -297,7 +305,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: f"2^{int(math.log2(v))}" if isinstance(v, float) else v for key, v in value.items()}
+        return {key: f"2^{int(math.log2(v))}" if isinstance(v, float) else _plain(v) for key, v in value.items()}
     return value
 
 

@@ -1,0 +1,192 @@
+"""Networks with one scale per channel and with unsigned bytes as C: every tensor is the file's, here and on emulated cores."""
+
+import re
+
+import numpy as np
+import pytest
+
+from linger.c import Program, build, export
+from tests.support.c_compiler import require_compiler
+from tests.support.c_folders import run_test_program
+from tests.support.c_networks import (
+    FLAGS,
+    NUMBER_SYSTEMS,
+    assert_proven,
+    compared,
+    load_network,
+    picture_network,
+    prove,
+    voice_network,
+)
+from tests.support.c_targets import require_target
+from tests.support.integer_functions import VARIANTS, require_variant
+from tests.support.streams import dialect, network
+
+NETWORKS = {
+    "picture": picture_network,
+    "odd picture": lambda numbers: picture_network(numbers, seed=9, channels=12, size=6),
+    "LSTM": voice_network,
+    "GRU": lambda numbers: voice_network(numbers, op="GRUInt"),
+}
+DEVICES = ["cortex-m0", "cortex-m4", "cortex-m55", "rv32imac"]
+BOTH = NUMBER_SYSTEMS[-1]
+
+
+@pytest.mark.parametrize("numbers", NUMBER_SYSTEMS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_tensor_is_the_files(name, numbers, tmp_path):
+    require_compiler()
+    assert_proven(prove(NETWORKS[name](numbers), tmp_path / "c"))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", ["picture", "LSTM"])
+def test_every_instruction_set_of_this_machine_gives_the_same(name, variant, tmp_path):
+    flags = (*FLAGS, *require_variant(variant).options)
+    assert_proven(prove(NETWORKS[name](BOTH), tmp_path / "c", flags=flags))
+
+
+@pytest.mark.devices
+@pytest.mark.parametrize("target", DEVICES)
+@pytest.mark.parametrize("numbers", NUMBER_SYSTEMS[1:])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_tensor_is_the_files_on_devices(name, numbers, target, tmp_path):
+    require_target(target)
+    assert_proven(prove(NETWORKS[name](numbers), tmp_path / "c", target=target))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_numbers_reach_beyond_those_of_signed_bytes(name):
+    loaded = load_network(NETWORKS[name](BOTH))
+    found = loaded.reference.intermediates(loaded.example)
+    unsigned = [array for array in found.values() if array.dtype == np.uint8]
+    assert unsigned
+    assert max(int(array.max()) for array in unsigned) > (127 if "picture" in name else 64)
+
+
+def test_the_test_program_of_a_folder_passes(tmp_path):
+    require_compiler()
+    export(picture_network(), tmp_path / "c", name="net")
+    done = run_test_program(tmp_path / "c", tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "every output is as it must be" in done.stdout
+
+
+# inputs and outputs
+
+
+def unsigned_edges():
+    """Unsigned bytes come in and go out; real numbers become unsigned ones."""
+
+    def build_graph(g, x, image):
+        q = dialect(g, "Quant", image, data_bits=8, scale_x=16.0, o_unsigned=1)
+        total = dialect(g, "iqAdd", x, q, scale_x=16.0, scale_y=16.0, scale_o=8.0, o_unsigned=1)
+        return g.op("MaxPool", total, kernel_shape=[2, 2], strides=[2, 2]), dialect(g, "Dequant", q, scale_o=16.0)
+
+    inputs = "uint8[1,3,4,4] x; float[1,3,4,4] image"
+    return network(build_graph, inputs=inputs, outputs="uint8[1,3,2,2] y; float[1,3,4,4] z")
+
+
+def test_unsigned_inputs_and_outputs_are_uint8_t(tmp_path):
+    require_compiler()
+    samples = [
+        {
+            "x": np.random.default_rng(seed).integers(0, 256, (1, 3, 4, 4)).astype(np.uint8),
+            "image": np.random.default_rng(seed).uniform(-9, 20, (1, 3, 4, 4)).astype(np.float32),
+        }
+        for seed in range(4)
+    ]
+    assert_proven(prove(unsigned_edges(), tmp_path / "c", samples))
+    header = next((tmp_path / "c").glob("network.h")).read_text(encoding="utf-8")
+    assert "_run(const uint8_t *x, const float *image, uint8_t *y, float *z);" in header
+    assert "_run_q(const uint8_t *x, const uint8_t *image, uint8_t *y, uint8_t *z);" in header
+    assert "limited to 0 ... 255" in header
+
+
+# the numbers of a channel by hand
+
+
+def test_shifts_and_biases_by_hand(tmp_path):
+    """Channel 0: (3·20 + 4)/8 = 8; channel 1 is at twice the scale: (3·20 + 10 + 8)/16 = 4.9 → 4; channel 2 at 1/32."""
+    require_compiler()
+
+    def build_graph(g, x):
+        w = np.array([[20], [20], [-20]], np.int8)
+        b = np.array([0, 10, 0], np.int32)
+        widths = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8}
+        scales = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": 128.0, "exponents_w": [0, 1, 2]}
+        return dialect(g, "LinearInt", x, w, b, **widths, **scales)
+
+    model = network(build_graph, inputs="int8[1,1] x", outputs="int8[1,3] y")
+    folder = export(model, tmp_path / "c", name="net")
+    weights = (folder / "net_weights.c").read_text(encoding="utf-8")
+    assert re.search(r"\n\s+4, 18, 16,\n", weights)  # 0 + 8/2, 10 + 16/2, 0 + 32/2: the biases round
+    with build(folder, flags=FLAGS) as program:
+        # −60/32 = −1.9 → −2
+        assert program.run(None, {"x": np.array([[3]], np.int8)})[0].tolist() == [[8, 4, -2]]
+
+
+EDGES = {
+    "left shifts": ([0, 0, 0, 0], [0, 1, 2, 9], 256.0),
+    "shifts of all bits": ([0, 9, -9, 1000], [0, 12, 24, 30], 2.0**-4),
+    "a bias at the end of 32 bits": ([2**31 - 1, -(2**31), 0, 9], [0, 3, 6, 9], 2.0**-12),
+    "no bias of a channel rounds": ([5, -5, 9, -9], [4, 3, 2, 1], 2.0**11),
+}
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["own biases", "a bias of two layers"])
+@pytest.mark.parametrize(("bias", "exponents", "scale_o"), EDGES.values(), ids=EDGES)
+def test_channels_at_the_ends_of_what_can_be(bias, exponents, scale_o, is_shared, tmp_path):
+    require_compiler()
+    draw = np.random.default_rng(2)
+
+    def build_graph(g, x):
+        widths = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8}
+        b = np.array(bias, np.int32)
+        for turn in range(2 if is_shared else 1):  # the same numbers, with other shifts
+            w = draw.integers(-128, 128, (4, 4)).astype(np.int8)
+            scales = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": scale_o}
+            x = dialect(g, "LinearInt", x, w, b, **widths, **scales, exponents_w=exponents[:: -1 if turn else 1])
+        return x
+
+    model = network(build_graph, inputs="int8[1,4] x", outputs="int8[1,4] y")
+    assert_proven(prove(model, tmp_path / "c"))
+
+
+# planted faults
+
+
+def faulty(folder, pattern, replacement) -> Program:
+    """The program with a mistake in its text, which must have the place for it."""
+    path = folder / "net.c"
+    text = path.read_text(encoding="utf-8")
+    broken = re.sub(pattern, replacement, text)
+    assert broken != text
+    path.write_text(broken, encoding="utf-8")
+    return build(folder, flags=("-O1", "-std=c99", "-w"), check_files=False)
+
+
+SHIFT = r">> \(int32_t\)(linger_table_\d+)"
+FAULTS = {
+    "the shift of the first channel": (rf"{SHIFT}\[[^\]]+\]", r">> (int32_t)\1[0]"),
+    "groups forgotten": (rf"{SHIFT}\[i\d+ \* \d+ \+ (i\d+)\]", r">> (int32_t)\1[\2]"),
+    "blocks forgotten": (rf"{SHIFT}\[o\d+ \+ (i\d+)\]", r">> (int32_t)\1[\2]"),
+    "the next channel": (rf"{SHIFT}\[([^\]]+)\]", r">> (int32_t)\1[(\2) ^ 1]"),
+    "signed data": ("linger_dots_u8_8_32", "linger_dots_8_8_32"),
+    "signed windows": ("linger_depthwise_u8_8_32", "linger_depthwise_8_8_32"),
+    "a signed pool": ("linger_window_max_u8", "linger_window_max_8"),
+    "signed ends": (r"0, 255\)", "-128, 127)"),
+}
+
+
+@pytest.mark.parametrize(("pattern", "replacement"), FAULTS.values(), ids=FAULTS)
+def test_a_planted_fault_is_found(pattern, replacement, tmp_path):
+    require_compiler()
+    model = picture_network(channels=32)  # so many that they come in blocks
+    folder = export(model, tmp_path / "c", name="net")
+    loaded = load_network(model)
+    wanted = [loaded.reference.intermediates(loaded.example)]
+    with build(folder, flags=FLAGS) as program:
+        assert compared(program, [loaded.example], wanted).differing == ()
+    with faulty(folder, pattern, replacement) as program:
+        assert compared(program, [loaded.example], wanted).differing
