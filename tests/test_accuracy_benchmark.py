@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import accuracy
 import pytest
+import qat_methods
 import qat_section
 import qat_tasks
 import torch
@@ -401,8 +402,8 @@ def test_shifted_pixels_are_legal_and_others(shift):
 def test_ink_is_thick_or_thin():
     stroke = torch.zeros(1, 1, 5, 6)
     stroke[..., 1:4, 2:4] = 1.0
-    assert int(INK["thick"](stroke).sum()) == 4 * 3
-    assert int(INK["thin"](stroke).sum()) == 2 * 1
+    assert float(INK["thick"](stroke).sum()) == (3 * 2 + 4 * 3) / 2
+    assert float(INK["thin"](stroke).sum()) == (3 * 2 + 2 * 1) / 2
 
 
 @pytest.mark.parametrize("shift", SOUND.values(), ids=SOUND)
@@ -454,6 +455,10 @@ def test_the_section_on_training_says_who_wins_and_what_is_lost(tmp_path):
         ("W4A8", "running, mse", [97.0, 97.2]),
         ("W4A8", "tqt", [97.0, 97.2]),
         ("W4A8", "lsq", [90.5, 95.0]),
+        ("W8A8", "tqt, per channel", [98.4, 98.2]),
+        ("W4A8", "tqt, per channel", [98.3, 98.3]),
+        ("W8A8", "lsq, per channel", [98.1, 98.1]),  # 0.4 points: 4 bits are not asked for anything
+        ("W4A8", "lsq, per channel", [95.0, 95.0]),
     ):
         cells.put("net", "accuracy %", widths, method, found, cost=1.25, differing=0)
     cells.write(tmp_path / "kept.json")
@@ -462,7 +467,9 @@ def test_the_section_on_training_says_who_wins_and_what_is_lost(tmp_path):
     text = qat_section.section(cells, ["W8A8", "W4A8"], ["calibrated", "running", "tqt", "lsq"])
     assert "net, W4A8, tqt: 97.10 ± 0.10 against 90.50 ± 0.50 |" in text  # lsq does not win in every seed
     assert "| net: +1.40 (MISSED) |" in text
-    assert "| 0, in 7 files |" in text
+    assert "| 0, in 11 files |" in text
+    assert "(tqt, per channel) where W8A8 is within 0.3 of float | net: +0.20 (met) |" in text
+    assert "(lsq, per channel) where W8A8 is within 0.3 of float | not measured |" in text
     assert "| running | 98.40 ± 0.10 | 1.25 × | 90.50 ± 0.50 | 1.25 × |" in text
     assert "| tqt | — | — | 97.10 ± 0.10 | 1.25 × |" in text
 
@@ -471,6 +478,36 @@ def test_the_section_on_training_says_who_wins_and_what_is_lost(tmp_path):
     for _ in range(2):
         qat_section.write_section(text, page)
     assert page.read_text(encoding="utf-8") == f"# Accuracy\n\nkept\n\n{text.rstrip()}\n"
+
+
+def test_training_has_a_row_for_scales_per_channel_and_for_learned_ones(tmp_path):
+    expected = ["calibrated, per channel", "running, mse, per channel", "tqt, per channel", "lsq, per channel"]
+    assert [method for method in qat_methods.METHODS if method.endswith("per channel")] == expected
+    assert [qat_methods.rate_of(method) for method in expected] == [0, 0, *qat_methods.CHOSEN_RATES.values()]
+
+
+def test_a_network_is_trained_with_a_scale_for_each_channel():
+    x, y = torch.randn(16, 1, 4, 4, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
+    model = small_network().model
+    with torch.no_grad():
+        model[0].weight[0] /= 32  # a channel that is small beside the other
+    task = qat_tasks.Task(
+        "small",
+        "small",
+        "accuracy %",
+        lambda: model,
+        lambda generator: iter([((x[:8],), y[:8]), ((x[8:],), y[8:])]),
+        lambda made: 0.0,
+        nn.functional.cross_entropy,
+        [(x,)],
+        (1, 2),
+        (1e-3, 1e-3),
+    )
+    widths = qat_methods.Widths(8, 4)
+    made = qat_methods.METHODS["running, mse, per channel"](task, model, widths, 0, 0.0)
+    assert qat_methods.differing(task, made) == 0
+    assert max(made[0].freeze(made[0].read("scale_x")).exponents) > 0
+    assert qat_methods.step_cost(task, model, widths, "running, mse, per channel") > 0
 
 
 def test_choices_are_made_on_data_that_nothing_trains_on_and_that_are_no_test_data():

@@ -25,21 +25,23 @@ LIGHT: Mapping[str, Shift] = {
 
 
 def _thick(ink: Tensor) -> Tensor:
-    return functional.max_pool2d(ink, 2, 1, padding=1)[..., : ink.shape[-2], : ink.shape[-1]]
+    wide = functional.max_pool2d(ink, 2, 1, padding=1)[..., : ink.shape[-2], : ink.shape[-1]]
+    return (ink + wide) / 2
 
 
 def _thin(ink: Tensor) -> Tensor:
-    return -functional.max_pool2d(functional.pad(-ink, (0, 1, 0, 1)), 2, 1)
+    narrow = -functional.max_pool2d(functional.pad(-ink, (0, 1, 0, 1)), 2, 1)
+    return (ink + narrow) / 2
 
 
 INK: Mapping[str, Shift] = {
     "pale": lambda ink: 0.5 * ink,
     "thick": _thick,
     "thin": _thin,
-    "grey paper": lambda ink: 0.15 + 0.85 * ink,
+    "grey paper": lambda ink: 0.1 + 0.9 * ink,
 }
-"""Of pictures of ink 0 … 1 on nothing: a hard pencil, a broad one, a fine one (by half a pixel to each side), paper that is not white.
-Inverted contrast is left out: no network here was trained to read it."""
+"""Of pictures of ink 0 … 1 on nothing: a hard pencil, a broad one and a fine one (half of a pixel's ink more or less
+on one side of a stroke), paper that is not white. Inverted contrast is left out: no network here was trained to read it."""
 
 
 def _noisy(sound: Tensor) -> Tensor:
