@@ -315,6 +315,22 @@ def test_integers_are_those_of_plain_layers_and_of_the_file(tmp_path):
     assert proof.integers > 0
 
 
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_layers_are_compared_as_plain_ones_are(is_traced):
+    x, found = image(4), []
+    for network in networks():
+        reference = linger.trace_layers(copy.deepcopy(network), x) if is_traced else copy.deepcopy(network)
+        comparison = linger.compare_layers(reference, calibrated(network, x), [x])
+        assert comparison.unmatched == ()
+        found.append(
+            {row.name: row.sqnr_db for row in comparison.rows if row.name != "0.0.pad"}
+        )  # a module of one of them
+        types = [type(m) for m in reference.modules()]
+        assert is_traced or Child in types or Plain in types, "the reference is as it was"
+    assert found[0] == found[1]
+    assert ("0.0.folded" if is_traced else "0.1") in found[0]
+
+
 def test_training_as_integers_is_that_of_plain_layers():
     x = image(4)
     own, plain = (calibrated(model, x).train() for model in networks())
