@@ -18,7 +18,7 @@ from accuracy_verdicts import falls, standard_error, verdicts
 from networks import BEST, ENTRIES, SHORT, Bar, Entry, Network, Shifted, Unobtainable, shared_samples
 from networks.figures import EXACT_DB, class_agreement, join_outputs, label_accuracy, sqnr_db
 from networks.runtime import streamed
-from networks.shifts import CEPSTRA, INK, LIGHT, SOUND, higher_voice
+from networks.shifts import CEPSTRA, INK, LIGHT, SOUND, higher_voice, overdriven
 from torch import nn
 
 import linger
@@ -421,6 +421,9 @@ def test_sounds_are_what_their_names_say():
     # whole numbers of periods, each one bin of the spectrum; float64 transforms of 16 000 numbers, there and back
     assert float(SOUND["telephone"](low).abs().max()) < 1e-9
     assert torch.allclose(SOUND["telephone"](middle), middle, atol=1e-9)
+    assert float((overdriven(middle).abs() == 1).double().mean()) == pytest.approx(
+        1 - 2 * math.asin(0.2) / math.pi, abs=0.05
+    )
     noise = SOUND["noisy"](middle) - middle
     assert 10 * math.log10(float(middle.square().mean() / noise.square().mean())) == pytest.approx(15, abs=0.2)
     assert (

@@ -254,7 +254,7 @@ ENTRIES = {
         "crepe tiny",
         "pitch",
         "Tuned on one part of a conversation, judged on a later part.",
-        "the later part in noise, in the band of a telephone, clipped, and of a voice that is a quarter higher; loudness is normalized",
+        "the later part overdriven, in noise, in the band of a telephone, and of a voice that is a quarter higher; loudness is normalized",
         "same bin %",
         "voiced frames",
         bars=(Bar(BEST, "same bin %"),),

@@ -11,7 +11,7 @@ from real_models.packages import conversation
 
 from networks import Figures, Network, Outputs, Shifted
 from networks.figures import percent
-from networks.shifts import SOUND, higher_voice
+from networks.shifts import SOUND, higher_voice, overdriven
 
 BORDER = 1800
 """Window at 18 s: what comes before is for tuning."""
@@ -38,7 +38,7 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
 
     # the judged part as sound, and what becomes of it before the windows are cut and normalized
     later = conversation()[(BORDER + GAP) * HOP :]
-    changes = {"clipped": SOUND["loud"], "noisy": SOUND["noisy"], "telephone": SOUND["telephone"]}
+    changes = {"overdriven": overdriven, "noisy": SOUND["noisy"], "telephone": SOUND["telephone"]}
     changes["higher voice"] = higher_voice
     others = {change: frames(shift(later))[:: 12 if is_quick else 4] for change, shift in changes.items()}
     shifted = {change: Shifted([(p,) for p in data.split(64)], figures) for change, data in others.items()}

@@ -64,6 +64,11 @@ SOUND: Mapping[str, Shift] = {
 """Of sound −1 … 1 at 16 kHz: 20 dB softer, 12 dB louder and clipped, white noise 15 dB below it, the band of a telephone."""
 
 
+def overdriven(sound: Tensor) -> Tensor:
+    """The same sound by a microphone that clips everything above a fifth of the largest sample."""
+    return (5 * sound / sound.abs().max()).clamp(-1, 1)
+
+
 def higher_voice(sound: Tensor) -> Tensor:
     """The same speech a quarter faster and higher: a smaller speaker."""
     length = int(sound.shape[-1] * 0.8)

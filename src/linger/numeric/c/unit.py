@@ -261,9 +261,7 @@ class Unit:
         scope = Scope(draft, 1)
         kernel = CKernel(draft, scope)
         nodes = [_input(draft, x, n) for x, n in zip(inputs, _named("in", input_names, len(inputs)), strict=True)]
-        draft.may_change.update(
-            n.buffer.name for n, x in zip(nodes, inputs, strict=True) if n and n.buffer and x and x.may_change
-        )
+        draft.may_change.update(n.buffer.name for n, x in zip(nodes, inputs, strict=True) if n and n.buffer and x and x.may_change)
         results = body(kernel, *map(_value, nodes), **attributes)
         several = results if isinstance(results, tuple) else (results,)
         several, tapped = several[: len(several) - len(taps)], several[len(several) - len(taps) :]
@@ -277,11 +275,7 @@ class Unit:
         function = CFunction(
             name, tuple(map(_buffer, nodes)), outputs, tuple(draft.scratch), "", places, is_static=self._is_static
         )
-        changed = {
-            i: draft.changed[n.buffer.name]
-            for i, n in enumerate(nodes)
-            if n and n.buffer and n.buffer.name in draft.changed
-        }
+        changed = {i: draft.changed[n.buffer.name] for i, n in enumerate(nodes) if n and n.buffer and n.buffer.name in draft.changed}
         function = replace(function, text=_function_text(function, body, title, draft.lines), changed=changed)
         self._functions[name] = function
         self._helpers |= draft.helpers
