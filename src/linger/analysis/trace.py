@@ -120,6 +120,11 @@ class _Functions(TorchFunctionMode):
         return self._handler(func, args, kwargs or {})
 
 
+def running_functions(function: RunFunction) -> TorchFunctionMode:
+    """A block in which a function runs the torch functions."""
+    return _Functions(function)
+
+
 _PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = (*_PLAIN[:5], "output_padding", "groups", "dilation")
 CONVOLUTIONS = dict.fromkeys((torch.conv1d, torch.conv2d), _PLAIN) | dict.fromkeys(

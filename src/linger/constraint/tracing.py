@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.utils import _ntuple
-from torch.overrides import TorchFunctionMode
 
-from linger.analysis.batches import Batch, Forward, first_pass
-from linger.analysis.trace import CONVOLUTIONS, Wiring, computes_like, wiring_of
+from linger.analysis.batches import Batch, Forward, Function, first_pass
+from linger.analysis.trace import CONVOLUTIONS, Wiring, computes_like, running_functions, wiring_of
 from linger.constraint.conv_bn import (
     ConvBN,
     EmptyBatchNorm,
@@ -193,7 +192,7 @@ class _FollowedConvolution(nn.Module):
         layer, names = _plain_layer(conv), ("_parameters", "_buffers", "_modules", "training")
         self.__dict__.update({name: conv.__dict__[name] for name in names}, followed=conv)
         for name, own in layer._parameters.items():  # noqa: SLF001 - also one that is None
-            del self._parameters[name]
+            self._parameters.pop(name, None)
             conv.__dict__[name] = None if own is None else torch.full((), torch.nan).to(own.detach()).expand(own.shape)
         self.folded = layer
 
@@ -209,8 +208,17 @@ class _FollowedConvolution(nn.Module):
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The forward of the convolution."""
         self.followed.training = self.training
-        with _Answers(self.followed, self.folded):
+        with running_functions(self._answer):
             return self.followed.forward(*inputs, **options)
+
+    def _answer(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> Any:
+        given = dict(zip(CONVOLUTIONS.get(func, ()), args, strict=False)) | kwargs
+        if func not in CONVOLUTIONS or given.get("weight") is not self.followed.weight:
+            return func(*args, **kwargs)
+        if wrong := _unlike(self.followed, given):
+            name = f"{type(self.followed).__name__}: its {', '.join(wrong)}"
+            raise UsageError(f"{name} is not what trace_layers saw. Trace the model with fuse_bn=False.")
+        return self.folded(given["input"])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: object) -> None:
         # a checkpoint of the float model knows no .folded
@@ -218,23 +226,6 @@ class _FollowedConvolution(nn.Module):
             if prefix + name in state_dict:
                 state_dict[f"{prefix}{_FOLLOWED}.{name}"] = state_dict.pop(prefix + name)
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-class _Answers(TorchFunctionMode):
-    """Gives the functional convolution inside a forward to a layer."""
-
-    def __init__(self, conv: nn.Module, layer: nn.Module) -> None:
-        super().__init__()
-        self._conv, self._layer = conv, layer
-
-    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
-        given = dict(zip(CONVOLUTIONS.get(func, ()), args, strict=False)) | (kwargs or {})
-        if func not in CONVOLUTIONS or given.get("weight") is not self._conv.weight:
-            return func(*args, **(kwargs or {}))
-        if wrong := _unlike(self._conv, given):
-            name = f"{type(self._conv).__name__}: its {', '.join(wrong)}"
-            raise UsageError(f"{name} is not what trace_layers saw. Trace the model with fuse_bn=False.")
-        return self._layer(given["input"])
 
 
 def follow(root: nn.Module, paths: Iterable[str]) -> dict[nn.Module, _FollowedConvolution]:
