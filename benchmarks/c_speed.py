@@ -2,7 +2,8 @@
 """How fast the networks are as C: instructions per multiplication on emulated cores, and time against ONNX Runtime.
 
 Emulated cores: the digits network, counted instructions of one image (not cycles) for each multiply-accumulate, all layers
-included. This machine, one thread, batch 1, process CPU time, interleaved, medians: the program in C
+included; and the same network, and single layers, with one scale for each channel and with unsigned activations as well, against
+one scale for each tensor. This machine, one thread, batch 1, process CPU time, interleaved, medians: the program in C
 against ONNX Runtime on the float32 network, on linger's file as it is written, and as `linger.Session` runs it.
 """
 
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import torch
 from file_networks import CASES, Case, float_file, one_thread, quantized_files, stock_session
 from interleaved import samples
@@ -52,6 +55,35 @@ def digits_net() -> nn.Module:
         sys.path.insert(0, folder)
     example = runpy.run_path(f"{folder}/01_digits.py")
     made: nn.Module = example["DigitsNet"]()
+    return made
+
+
+def dense_layers() -> nn.Module:
+    """Convolutions over all channels with a ReLU behind each."""
+    return nn.Sequential(nn.Conv2d(16, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU())
+
+
+NUMBER_SYSTEMS = ("per tensor", "per channel", "per channel, unsigned")
+NUMBERS_BAR = 1.05
+"""The ratio of instructions to those of one scale per tensor that must not be exceeded."""
+_PRODUCTS = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt")
+
+
+def in_numbers(model: onnx.ModelProto, numbers: str) -> onnx.ModelProto:
+    """The same layers, with an exponent for each output channel, and unsigned where a ReLU is; counts do not depend on the values."""
+    made, shapes = onnx.ModelProto(), {x.name: list(x.dims) for x in model.graph.initializer}
+    made.CopyFrom(model)
+    del made.functions[:], made.graph.value_info[:]
+    readers = [n for n in made.graph.node if n.op_type == "Relu"] if numbers.endswith("unsigned") else []
+    made_by = {n.output[0]: n for n in made.graph.node}
+    for relu in readers:
+        made_by[relu.input[0]].attribute.append(ir.to_proto(ir.AttrInt64("o_unsigned", 1)))
+        made_by[relu.input[0]].output[0] = relu.output[0]
+        made.graph.node.remove(relu)
+    for node in made.graph.node:
+        if node.op_type in _PRODUCTS and numbers != NUMBER_SYSTEMS[0]:
+            exponents = [c % 3 for c in range(shapes[node.input[1]][0])]
+            node.attribute.append(ir.to_proto(ir.AttrInt64s("exponents_w", exponents)))
     return made
 
 
@@ -133,6 +165,35 @@ def on_emulated_cores() -> Iterator[Row]:
                 )
 
 
+def of_number_systems() -> Iterator[Row]:
+    """Two rows for each core and network: instructions against those with one scale for each tensor."""
+    for title, case in {
+        "digits network": Case(digits_net, (1, 8, 8)),
+        "two dense layers": Case(dense_layers, (16, 8, 8)),
+        "two depthwise layers": Case(lambda: nn.Sequential(depthwise_layer(), depthwise_layer()), (64, 10, 10)),
+    }.items():
+        with tempfile.TemporaryDirectory() as temporary:
+            (path,) = quantized_files(case, Path(temporary)).values()
+            model, counts = onnx.load(path), dict[tuple[str, str], int]()
+            x = np.random.default_rng(1).integers(-100, 100, (1, *case.size)).astype(np.int8)
+            for numbers in NUMBER_SYSTEMS:
+                folder = export(in_numbers(model, numbers), Path(temporary) / numbers, name="network")
+                for core in CORES:
+                    claim = f"instructions {numbers} / per tensor, {title} on {core}"
+                    try:
+                        toolchain(core).require_emulator()
+                        with build(folder, target=core) as program:
+                            counts[core, numbers] = program.instructions(
+                                {program.get_inputs()[0].name: x}, quantized=True
+                            )
+                    except LingerError as error:
+                        yield not_measured(claim, str(error), bar=NUMBERS_BAR)
+                        continue
+                    count, base = counts[core, numbers], counts[core, NUMBER_SYSTEMS[0]]
+                    if numbers != NUMBER_SYSTEMS[0]:
+                        yield Row(claim, count / base, NUMBERS_BAR, detail=f"{count:,} against {base:,}", unit="×")
+
+
 def _on_core(claim: str, folder: Path, core: str, bar: float | None, macs: int, x: np.ndarray) -> Row:
     """What one run costs on a core, on integers."""
     try:
@@ -159,6 +220,7 @@ def rows(options: argparse.Namespace) -> list[Row]:
     torch.set_num_threads(1)
     return [
         *(() if options.no_cores else on_emulated_cores()),
+        *(() if options.no_cores else of_number_systems()),
         *(() if options.no_host else on_this_machine(options.rounds, options.only)),
     ]
 

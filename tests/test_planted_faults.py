@@ -10,11 +10,20 @@ import numpy as np
 import pytest
 
 from linger.dialect import find_op, ops
-from tests.support.comparison import contract_mismatches
-from tests.support.faults import FAULTS, KERNELS, plant, plant_in_blocks, plant_in_op
+from tests.support.comparison import contract_mismatches, difference
+from tests.support.faults import (
+    FAULTS,
+    KERNELS,
+    NUMBER_FAULTS,
+    plant,
+    plant_in_blocks,
+    plant_in_numbers,
+    plant_in_op,
+    plant_wrong_axis,
+)
 from tests.support.golden import case_names, golden_mismatches, run_reference, run_session
 from tests.support.hand_worked import WAYS, assert_gives
-from tests.support.samples import run_function, run_numpy, run_torch
+from tests.support.samples import arrays, run_function, run_numpy, run_torch
 
 BIASED = ("Conv1dInt", "Conv2dInt", "ConvTranspose2dInt", "LinearInt")
 TIED = (
@@ -174,3 +183,71 @@ def test_hand_worked_numbers_catch_a_fault_that_all_kernels_share(fault, monkeyp
     with pytest.raises(AssertionError) as failure:
         assert_gives(*worked_by_hand())
     assert all(way in str(failure.value) for way in WAYS)  # none of them is right
+
+
+def has_numbers_of_ours(fault):
+    """Samples in which a fault of exponents, or of unsigned numbers, shows."""
+    name = "o_unsigned" if fault == "ends at 127" else "exponents_w"
+    pairs = [(op, sample) for op in ops().values() for sample in op.samples if name in sample.attributes]
+    return [pair for pair in pairs if fault != "other order" or pair[1].attributes.get("group") == 2]
+
+
+@each_kernel
+@pytest.mark.parametrize("fault", NUMBER_FAULTS)
+def test_contract_check_catches_a_fault_of_exponents_or_unsigned_numbers(kernel, fault, monkeypatch):
+    compute, _ = plant(monkeypatch, kernel, fault)
+    pairs = has_numbers_of_ours(fault)
+    names = {op.name for op, _ in pairs}
+    assert {"Conv1dInt", "Conv2dInt", "ConvTranspose2dInt"} <= names
+    for name in names:
+        found = disagreements(kernel, compute, [pair for pair in pairs if pair[0].name == name])
+        assert caught(found), name
+
+
+def channels_by_hand(name):
+    """Two groups of two outputs: 8 and 24, shifted by 0, 1 and by 2, 3; then 300 and −300, which 0 … 255 cannot hold."""
+    op, group = find_op(name), {} if name == "LinearInt" else {"group": 2}
+    attributes = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8, "scale_x": 1.0, "scale_w": 1.0, "scale_o": 1.0}
+    if name == "LinearInt":
+        x, w = np.array([[8, 24]], np.uint8), np.array([[1, 0], [1, 0], [0, 1], [0, 1]], np.int8)
+        bias, shape = [0, 0, 0, 0], (1, 4)
+    else:
+        geometry = {"dilations": (1, 1), "kernel_shape": (1, 1), "pads": (0, 0, 0, 0), "strides": (1, 1)}
+        geometry |= {"output_padding": (0, 0)} if name == "ConvTranspose2dInt" else {}
+        attributes |= geometry | group
+        x = np.array([8, 24], np.uint8).reshape(1, 2, 1, 1)
+        w = np.ones((2, 2, 1, 1) if name == "ConvTranspose2dInt" else (4, 1, 1, 1), np.int8)
+        bias, shape = [0, 0, 0, 0], (1, 4, 1, 1)
+    attributes |= {"exponents_w": (0, 1, 2, 3), "o_unsigned": 1}
+    bias[1] = 2 * 200 - 8  # 400/2 = 200, more than 127
+    return op, [x, w, np.array(bias, np.int32)], attributes, np.array([8, 200, 6, 3], np.uint8).reshape(shape)
+
+
+WITH_CHANNELS = ("Conv2dInt", "ConvTranspose2dInt", "LinearInt")
+
+
+@pytest.mark.parametrize("name", WITH_CHANNELS)
+def test_channels_worked_by_hand_come_out_without_a_fault(name):
+    assert_gives(*channels_by_hand(name))
+
+
+@pytest.mark.parametrize("name", WITH_CHANNELS)
+@pytest.mark.parametrize("fault", NUMBER_FAULTS)
+def test_channels_worked_by_hand_catch_a_fault_that_all_kernels_share(fault, name, monkeypatch):
+    plant_in_numbers(monkeypatch, fault)
+    with pytest.raises(AssertionError) as failure:
+        assert_gives(*channels_by_hand(name))
+    assert all(way in str(failure.value) for way in WAYS)
+
+
+def test_exponents_along_the_rows_of_a_transposed_convolution_are_caught(monkeypatch):
+    op, *by_hand, expected = channels_by_hand("ConvTranspose2dInt")
+    samples = [
+        s for s in op.samples if "exponents_w" in s.attributes and "depthwise" not in s.name
+    ]  # there, rows are channels
+    right = [run_torch(op, arrays(sample), sample.attributes) for sample in samples]
+    plant_wrong_axis(monkeypatch, op)
+    assert (run_numpy(op, *by_hand) != expected).any()
+    assert len(samples) > 2
+    for sample, numbers in zip(samples, right, strict=True):
+        assert difference(numbers, run_numpy(op, arrays(sample), sample.attributes)) is not None

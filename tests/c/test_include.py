@@ -205,7 +205,11 @@ FAULTS = {
         "lone": ("linger_depthwise.h", "_mm256_and_si256(pairs.b", "_mm256_or_si256(pairs.b"),
         "sum": ("linger_pools.h", "int32_t room = 255;", "int32_t room = 300;"),
         "max": ("linger_pools.h", "_mm_max_epi8", "_mm_max_epu8"),
-        "unsigned": ("linger_dots.h", "(linger_copied)linger_byte(from, i, 1)", "(linger_copied)linger_byte(from, i, 0)"),
+        "unsigned": (
+            "linger_dots.h",
+            "(linger_copied)linger_byte(from, i, 1)",
+            "(linger_copied)linger_byte(from, i, 0)",
+        ),
     },
     "avx512": {
         "dots": ("linger_dots.h", "_products(s_23, w_v, x_v2,", "_products(s_23, w_v, x_v1,"),

@@ -32,14 +32,24 @@ class Everything(nn.Module):
         return self.up(x), flat + flat, self.along(x[:, :, 0]), states, torch.bmm(rows, rows.transpose(1, 2))
 
 
-@pytest.fixture(scope="module")
-def quantized():
+def made(**numbers):
+    """The quantized network, and what it was calibrated on."""
     torch.manual_seed(0)
     net, x = Everything(), torch.randn(2, 3, 8, 8)
-    net = linger.init(net).eval()
+    net = linger.init(net, **numbers).eval()
     with linger.calibration():
         net(x)
     return net, x
+
+
+@pytest.fixture(scope="module")
+def quantized():
+    return made()
+
+
+@pytest.fixture(scope="module")
+def extended():
+    return made(per_channel=True, unsigned=True)
 
 
 def exported(quantized, **options):
@@ -58,6 +68,21 @@ def test_no_form_multiplies_unsigned_by_signed_bytes(quantized, form):
         attach_functions(model)  # as linger.Session does to run it
     assert [mixed_products(model, level) for level in LEVELS] == [[]] * len(LEVELS)
     assert linger.verify(quantized[0], content, quantized[1]).ok  # on this CPU, as ONNX Runtime optimizes it
+
+
+@pytest.mark.parametrize("opset", [12, 13])
+@pytest.mark.parametrize("form", ["dialect", "standard", "bare", "qdq"])
+def test_no_form_of_other_numbers_does_either(extended, form, opset):
+    """With a scale for each channel and activations of 0 … 255: signed weights beside those only within ±64."""
+    content = exported(extended, form=form, opset_version=opset)
+    model = load(content)
+    if form == "bare":
+        attach_functions(model)
+    assert [mixed_products(model, level) for level in LEVELS] == [[]] * len(LEVELS)
+    assert linger.verify(extended[0], content, extended[1]).ok
+    if form == "dialect":
+        own = {name for node in model.graph for name in node.attributes}
+        assert {"exponents_w", "o_unsigned"} <= own
 
 
 def test_symmetric_qdq_says_which_layers_would(quantized, caplog):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.support.hand_worked import assert_gives, int8, int16, torch_object
+from tests.support.hand_worked import assert_gives, int8, int16, torch_object, uint8
 from tests.support.ops import Refusal, find_op
 
 iq_add = find_op("iqAdd")
@@ -58,3 +58,22 @@ def test_alpha_other_than_one_is_refused(bind):
 @pytest.mark.parametrize("name", iq_add.functions)
 def test_bound_name_is_an_addition_in_torch(name):
     assert torch_object(name)(torch.tensor([2.0]), torch.tensor([3.0])).item() == 5.0
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        # x at 32 is halved: 255/2 = 127½ → 128, 3/2 → 2, 0; y at 16: −128, −3, 100
+        pytest.param(uint8(255, 3, 0), int8(-128, -3, 100), int8(0, -1, 100), id="to signed"),
+        pytest.param(uint8(255, 3, 0), int8(-128, -3, 100), uint8(0, 0, 100), id="to unsigned"),
+        pytest.param(uint8(255, 3, 0), uint8(255, 0, 1), int8(127, 2, 1), id="two unsigned to signed"),
+        # 128 + 127 = 255; 128 + 128 = 256 → 255; 2 + 200 = 202
+        pytest.param(uint8(255, 255, 3), uint8(127, 128, 200), uint8(255, 255, 202), id="all unsigned"),
+        # −127/2 = −63½ → −63
+        pytest.param(int8(-127, 127, 3), uint8(255, 255, 1), uint8(192, 255, 3), id="signed first"),
+    ],
+)
+def test_unsigned_operands_and_results(x, y, expected):
+    attributes = {"scale_x": 32.0, "scale_y": 16.0, "scale_o": 16.0}
+    unsigned = {"o_unsigned": 1} if expected.dtype == "uint8" else {}
+    assert_gives(iq_add, [x, y], attributes | unsigned, expected)

@@ -335,12 +335,8 @@ def halve_the_reach(monkeypatch):
 
 def take_the_shift_of_the_next_channel(monkeypatch):
     """A shift per channel is that of the channel after it."""
-    original = rules.Listed.write
-
-    def wrong(self, place, node, index):
-        return original(rules.Listed((*self.values[1:], self.values[0])), place, node, index)
-
-    monkeypatch.setattr(rules.Listed, "write", wrong)
+    original = rules.listed_node
+    monkeypatch.setattr(rules, "listed_node", lambda values, shape: original((*values[1:], values[0]), shape))
 
 
 FAULTS = {

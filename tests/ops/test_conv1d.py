@@ -38,6 +38,7 @@ def test_attributes_are_those_of_the_format():
     assert {a.name for a in conv1d_int.attributes} == {
         "data_bits", "parameter_bits", "o_bits", "scale_x", "scale_w", "scale_o",
         "dilations", "group", "kernel_shape", "pads", "strides", "platform_quant",
+        "exponents_w", "o_unsigned",  # ours
     }  # fmt: skip
 
 

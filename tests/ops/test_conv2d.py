@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.hand_worked import assert_gives, image, int8, int16, int32, torch_object
+from tests.support.hand_worked import assert_gives, image, int8, int16, int32, torch_object, uint8
 from tests.support.ops import find_op, reference_kernel
 
 conv2d_int = find_op("Conv2dInt")
@@ -158,3 +158,52 @@ def test_a_border_that_copies_is_not_the_convolutions_own(mode):
 @pytest.mark.parametrize("name", conv2d_int.layers)
 def test_bound_name_exists_in_torch(name):
     assert torch_object(name) is torch.nn.Conv2d
+
+
+def test_each_channel_has_a_shift_of_its_own():
+    # 5·7 + 5 = 40 and −5·7 − 5 = −40, shifted by 1 and e = 0, 3, 4, 0, 3, 4:
+    # 40/2 = 20; 40/16 = 2½ → 3; 40/32 = 1¼ → 1; −40/2 = −20; −2½ → −2; −1¼ → −1
+    x, w = int8([5]).reshape(1, 1, 1, 1), int8([7, 7, 7, -7, -7, -7]).reshape(6, 1, 1, 1)
+    made = attributes(w, shift=1) | {"exponents_w": (0, 3, 4, 0, 3, 4)}
+    expected = int8([20, 3, 1, -20, -2, -1]).reshape(1, 6, 1, 1)
+    assert_gives(conv2d_int, [x, w, int32(5, 5, 5, -5, -5, -5)], made, expected)
+
+
+def test_shifts_of_channels_follow_the_order_of_the_groups():
+    # group 0 sees 8, group 1 sees 24; two outputs each, shifted by 0, 1 and by 2, 3: 8, 4 and 6, 3
+    x, w = int8([8, 24]).reshape(1, 2, 1, 1), np.ones((4, 1, 1, 1), np.int8)
+    made = attributes(w, shift=0, group=2) | {"exponents_w": (0, 1, 2, 3)}
+    assert_gives(conv2d_int, [x, w, None], made, int8([8, 4, 6, 3]).reshape(1, 4, 1, 1))
+
+
+def test_a_shift_to_the_left_and_one_to_the_right_beside_it():
+    # scales make it a shift by 2 to the left: 9·4 = 36; with e = 2: 9; with e = 5, 3 to the right: 9/8 = 1⅛ → 1
+    x, w = image([9]), np.ones((3, 1, 1, 1), np.int8)
+    made = attributes(w, shift=-2) | {"exponents_w": (0, 2, 5)}
+    assert_gives(conv2d_int, [x, w, None], made, int8([36, 9, 1]).reshape(1, 3, 1, 1))
+
+
+def test_unsigned_data_and_results():
+    # 255·2 + 200·−1 = 310, + 1 = 311: /2 = 155½ → 156; 255·−1 + 200 = −55 → 0; 255 + 200 = 455: /2 = 227½ → 228
+    # 255·1 + 200·2 = 655: /2 = 327½ → 255; of signed results: 127, −27½ → −27, 127, 127
+    x = uint8([255, 200]).reshape(1, 2, 1, 1)
+    w, b = int8([[2, -1], [-1, 1], [1, 1], [1, 2]]).reshape(4, 2, 1, 1), int32(1, 0, 0, 0)
+    made = attributes(w, shift=1)
+    expected = uint8([156, 0, 228, 255]).reshape(1, 4, 1, 1)
+    assert_gives(conv2d_int, [x, w, b], made | {"o_unsigned": 1}, expected)
+    assert_gives(conv2d_int, [x, w, b], made, int8([127, -27, 127, 127]).reshape(1, 4, 1, 1))
+
+
+def test_unsigned_padding_is_zero():
+    # a column of zeros on each side: 0 + 200·3, 200·1 + 100·3, 100·1 + 0: /8: 75; 62½ → 63; 12½ → 13
+    x, w = image([200, 100], dtype=np.uint8), image([1, 3])
+    made = attributes(w, shift=3, pads=(0, 1, 0, 1)) | {"o_unsigned": 1}
+    assert_gives(conv2d_int, [x, w, None], made, image([75, 63, 13], dtype=np.uint8))
+
+
+def test_a_sum_of_unsigned_bytes_beyond_float32_counts_every_unit():
+    # 520 products 255·127 = 16 840 200, more than 2^24 = 16 777 216, and one of 1·1: /2 = 8 420 100.5 → …101
+    x, w = np.full((1, 521, 1, 1), 255, np.uint8), np.full((1, 521, 1, 1), 127, np.int8)
+    x[0, 300], w[0, 300] = 1, 1
+    expected = np.array(8_420_101, np.int32).reshape(1, 1, 1, 1)
+    assert_gives(conv2d_int, [x, w, None], attributes(w, shift=1, o_bits=32), expected)

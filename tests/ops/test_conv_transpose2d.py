@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.hand_worked import assert_gives, image, int8, int16, int32, torch_object
+from tests.support.hand_worked import assert_gives, image, int8, int16, int32, torch_object, uint8
 from tests.support.ops import Refusal, find_op, reference_kernel
 
 conv_transpose2d_int = find_op("ConvTranspose2dInt")
@@ -37,6 +37,7 @@ def test_attributes_are_those_of_the_format():
     assert {a.name for a in conv_transpose2d_int.attributes} == {
         "data_bits", "parameter_bits", "o_bits", "scale_x", "scale_w", "scale_o", "dilations", "group",
         "kernel_shape", "output_padding", "pads", "strides", "castor_mode", "platform_quant",
+        "exponents_w", "o_unsigned",  # ours
     }  # fmt: skip
 
 
@@ -201,3 +202,25 @@ def test_as_many_products_as_can_be_added_exactly_are_taken(more, is_taken):
             return 2 * (2**24 // (15 * 15) + more)
 
     assert (refuse_long_sums(Facts()) is None) == is_taken
+
+
+def test_each_output_channel_has_a_shift_of_its_own():
+    # 4 and 12 give 1 and 1 to both outputs: 16, shifted by 0 and by 2: 16 and 4. Along the inputs it would be 4 + 12/4 = 7
+    x, w = int8([4, 12]).reshape(1, 2, 1, 1), np.ones((2, 2, 1, 1), np.int8)
+    made = attributes(w, shift=0) | {"exponents_w": (0, 2)}
+    assert_gives(conv_transpose2d_int, [x, w, None], made, int8([16, 4]).reshape(1, 2, 1, 1))
+
+
+def test_shifts_of_output_channels_follow_the_order_of_the_groups():
+    # group 0: 3 + 5 = 8, group 1: 7 + 17 = 24; two outputs each, shifted by 0, 1 and by 2, 3: 8, 4 and 6, 3
+    x, w = int8([3, 5, 7, 17]).reshape(1, 4, 1, 1), np.ones((4, 2, 1, 1), np.int8)
+    made = attributes(w, shift=0, group=2) | {"exponents_w": (0, 1, 2, 3)}
+    assert_gives(conv_transpose2d_int, [x, w, None], made, int8([8, 4, 6, 3]).reshape(1, 4, 1, 1))
+
+
+def test_the_bias_is_at_the_scale_of_its_channel_and_unsigned_results_end_at_255():
+    # 200·(1, 3, −1) + (9, 9, 9) = 209, 609, −191; shifted by 0, 1, 2: 209, 304½ → 305 → 255, −47¾ → 0
+    x, w = uint8([200]).reshape(1, 1, 1, 1), int8([1, 3, -1]).reshape(1, 3, 1, 1)
+    made = attributes(w, shift=0) | {"exponents_w": (0, 1, 2), "o_unsigned": 1}
+    expected = uint8([209, 255, 0]).reshape(1, 3, 1, 1)
+    assert_gives(conv_transpose2d_int, [x, w, int32(9, 9, 9)], made, expected)

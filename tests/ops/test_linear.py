@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
+from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object, uint8
 from tests.support.ops import find_op, reference_kernel
 
 linear_int = find_op("LinearInt")
@@ -88,3 +88,17 @@ def test_binding_is_the_layer(has_bias, draw):
 @pytest.mark.parametrize("name", linear_int.layers)
 def test_bound_name_exists_in_torch(name):
     assert torch_object(name) is torch.nn.Linear
+
+
+def test_each_output_has_a_shift_of_its_own():
+    # sums 12, 5, −12 and 11, 2, 1, shifted by 1 and e = 0, 1, 3: 6, 1¼ → 1, −¾ → −1; 5½ → 6, ½ → 1, 1/16 → 0
+    x = int8([[[1, -2, 3]], [[0, 1, 1]]])
+    made = attributes(shift=1) | {"exponents_w": (0, 1, 3)}
+    assert_gives(linear_int, [x, W, None], made, int8([[[6, 1, -1]], [[6, 1, 0]]]))
+
+
+def test_unsigned_data_and_results():
+    # 255·1 + 250·1 = 505, + 1: /2 = 253; −505 → 0; 2·505 = 1010: /2 → 255; 255·2 − 250·2 = 10, + 5 = 15: /2 = 7½ → 8
+    x, w = uint8([[255, 250]]), int8([[1, 1], [-1, -1], [2, 2], [2, -2]])
+    made = attributes(shift=1) | {"o_unsigned": 1}
+    assert_gives(linear_int, [x, w, int32(1, 0, 0, 5)], made, uint8([[253, 0, 255, 8]]))

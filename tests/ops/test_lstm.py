@@ -7,9 +7,10 @@ import pytest
 
 from linger import Session
 from linger.errors import GraphError
+from tests.support.hand_worked import WAYS
 from tests.support.ops import find_op, run_body
 from tests.support.recurrent import lstm_step, random_case, run_exactly
-from tests.support.samples import arrays, attach_functions, single_node_model
+from tests.support.samples import arrays, attach_functions, run_numpy, single_node_model
 
 lstm_int = find_op("LSTMInt")
 float32_suffices = lstm_int.is_narrow_exact
@@ -145,3 +146,33 @@ def test_tables_are_small_in_the_file():
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
     assert len(proto.SerializeToString()) < 100_000  # two curves of 20 425 bytes, the loop, the tanh of the cell again
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_one_step_with_a_shift_for_each_row_by_hand(way):
+    # the step above, rows at 2^e of the scale: x·w_ih = 1024, 1024, 1536, −2048 over 2^(1, 0, 0, 1) are its gates of x;
+    # of the state, 64·(16, −32, 20, 0) + (4, 8, 16, 4) = 1028, −2040, 1296, 4 over 2^3·2^(0, 1, 2, 0):
+    #   128½ → 129, −127½ → −127, 40½ → 41, ½ → 1, as there
+    x = np.array([[[16]]], np.int8)
+    w_ih, w_hh = (np.array(v, np.int8).reshape(4, 1) for v in ((64, 64, 96, -128), (16, -32, 20, 0)))
+    b_ih, b_hh = np.zeros(4, np.int32), np.array([4, 8, 16, 4], np.int32)
+    state = [np.full((1, 1, 1), 0.5, np.float32)] * 2
+    made = ONE | {"exponents_iw": (1, 0, 0, 1), "exponents_hw": (0, 1, 2, 0)}
+    found = way(lstm_int, [x, np.array([1]), *state, w_ih, w_hh, b_ih, b_hh], made)
+    assert found.tolist() == [29, 29 / 128, 87 / 128]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_rows_at_finer_scales_are_the_same_layer(way, draw):
+    """Weights and bias of a row times 2^e, its exponent e: the gates, and all that follows, are what they were."""
+    steps, hidden = 5, 3
+    x = draw.integers(-128, 128, (2, steps, 2)).astype(np.int8)
+    w_ih, w_hh = (draw.integers(-8, 8, (4 * hidden, n)).astype(np.int8) for n in (2, hidden))
+    b_ih, b_hh = (draw.integers(-900, 900, 4 * hidden).astype(np.int32) for _ in range(2))
+    made = ONE | {"input_size": 2, "hidden_size": hidden}
+    expected = run_numpy(lstm_int, [x, w_ih, w_hh, b_ih, b_hh], made)
+    of_input, of_state = (draw.integers(0, 5, 4 * hidden) for _ in range(2))
+    finer = [w_ih << of_input[:, None], w_hh << of_state[:, None], b_ih << of_input, b_hh << of_state]
+    finer = [each.astype(kept.dtype) for each, kept in zip(finer, (w_ih, w_hh, b_ih, b_hh), strict=True)]
+    exponents = {"exponents_iw": tuple(map(int, of_input)), "exponents_hw": tuple(map(int, of_state))}
+    assert (way(lstm_int, [x, *finer], made | exponents) == expected).all()

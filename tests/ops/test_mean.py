@@ -57,7 +57,7 @@ def test_every_sum_is_divided_as_by_fractions(count):
 def test_samples_by_fractions(sample):
     (x,) = arrays(sample)
     full = iq_mean.complete(sample.attributes)
-    low, high = limits(full["o_bits"])
+    low, high = (0, 255) if full["o_unsigned"] else limits(full["o_bits"])
     ratio = Fraction(full["scale_o"]) / Fraction(full["scale_x"])
     total = x.astype(object).sum(axis=full["dims"], keepdims=True)
     quotient = [max(low, min(high, round_half_up(int(t) * ratio / x.shape[full["dims"]]))) for t in total.ravel()]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object
+from tests.support.hand_worked import assert_gives, int8, int16, int32, torch_object, uint8
 from tests.support.ops import find_op
 from tests.support.wired import Wired, image, quantize
 
@@ -40,3 +40,7 @@ def test_in_place_is_accepted():
 def test_a_limit_behind_it_reaches_the_layer_before():
     model = quantize(Wired(lambda m, x: torch.relu(m.conv(x)).clamp(max=0.125)), image())
     assert model.conv.running_o.item() == 0.125
+
+
+def test_unsigned_numbers_are_what_they_were():
+    assert_gives(relu, [uint8(0, 1, 127, 128, 200, 255)], {}, uint8(0, 1, 127, 128, 200, 255))

@@ -1,6 +1,7 @@
 """Kernels and blocks with one deliberate mistake, planted where the real ones stand."""
 
 import importlib
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from linger.graph.lowering.bodies import _ElementAwareKernel
 from linger.numeric import blocks
 from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.onnx.kernel import OnnxKernel
+from linger.numeric.onnx.writer import BEYOND, INT64
 from linger.numeric.torch.kernel import TorchKernel
 from tests.support.golden import run_expanded as run_expanded_file
 from tests.support.golden import run_reference, run_session
@@ -76,7 +78,52 @@ class NoBias:
         return super().conv_transpose2d(x, w, None, **settings)
 
 
-_MISTAKES = dict(zip(FAULTS, (HalfEven, Wrap, ShiftMore, ShiftLess, NoBias), strict=True))
+NEXT, TURNS = ((1, None, 1), (0, 1, 1)), ((0, None, 2), (1, None, 2))
+"""Parts of a vector (start, stop, step) that make the next channel's exponent each channel's, or let two groups take turns."""
+
+
+class NextChannel:
+    """Every channel has the exponent of the next one."""
+
+    def vector(self, values: Any) -> Any:
+        return _reordered(self, super().vector(values), NEXT)
+
+
+class OtherOrder:
+    """The exponents of two groups take turns."""
+
+    def vector(self, values: Any) -> Any:
+        return _reordered(self, super().vector(values), TURNS)
+
+
+class EndsAt127:
+    """What is unsigned ends where signed numbers do."""
+
+    def store(self, x: Any, bits: Any, *, is_unsigned: bool = False) -> Any:
+        x = self.clip(x, self.scalar(0.0), self.scalar(127.0)) if is_unsigned else x
+        return super().store(x, bits, is_unsigned=is_unsigned)
+
+
+def _reordered(kernel: Any, vector: Any, parts: Any) -> Any:
+    """The parts of a vector behind each other."""
+    if not isinstance(kernel, OnnxKernel):
+        return kernel.concat([vector[slice(*part)] for part in parts], 0)
+    if vector.known is not None:
+        known = np.concatenate([vector.known[slice(*part)] for part in parts])
+        return replace(kernel.constant(known, vector.dtype), axis=vector.axis)
+    ends = [[kernel.constant([n], INT64) for n in (start, stop or BEYOND, 0, step)] for start, stop, step in parts]
+    pieces = [kernel.emit("Slice", [vector, *each], vector.dtype) for each in ends]
+    return replace(kernel.concat(pieces, 0), axis=vector.axis)
+
+
+NUMBER_FAULTS = ("next channel", "other order", "ends at 127")
+_MISTAKES = dict(
+    zip(
+        (*FAULTS, *NUMBER_FAULTS),
+        (HalfEven, Wrap, ShiftMore, ShiftLess, NoBias, NextChannel, OtherOrder, EndsAt127),
+        strict=True,
+    )
+)
 
 
 def kernel_class(kernel: str, fault: str | None) -> type:
@@ -113,7 +160,7 @@ def _round_half_even(k: Any, x: Any) -> Any:
     return k.where_less(up, k.add(x, k.like(0.5, x)), up, k.sub(up, is_odd))
 
 
-def _wrap(k: Any, x: Any, bits: int) -> Any:
+def _wrap(k: Any, x: Any, bits: int, _unsigned: int = 0) -> Any:
     half = k.pow2(k.sub(k.scalar(bits), k.scalar(1.0)))
     span = k.mul(half, k.scalar(2.0))
     return k.sub(x, k.mul(span, k.floor(k.div(k.add(x, half), span))))
@@ -139,6 +186,36 @@ def plant_in_blocks(monkeypatch: Any, fault: str, ops: list[Op]) -> None:
     else:
         for op in ops:
             monkeypatch.setattr(op, "body", _without_bias(op.body))
+
+
+def plant_in_numbers(monkeypatch: Any, fault: str) -> None:
+    """A mistake in what all kernels share of exponents and unsigned numbers."""
+    stored = blocks.stored
+    if fault == "ends at 127":
+
+        def limited(k: Any, x: Any, bits: Any, unsigned: Any = 0) -> Any:
+            x = k.clip(x, k.scalar(-128.0), k.scalar(127.0)) if unsigned != 0 else x
+            return stored(k, x, bits, unsigned)
+
+        monkeypatch.setattr(blocks, "stored", limited)
+    else:
+        parts = {"next channel": NEXT, "other order": TURNS}[fault]
+        monkeypatch.setattr(blocks, "channel_powers", lambda k, e: _of_reordered(k, e, parts))
+
+
+def _of_reordered(k: Any, exponents: Any, parts: Any) -> Any:
+    return k.pow2(k.sub(k.scalar(0.0), _reordered(k, k.vector(exponents), parts)))
+
+
+def plant_wrong_axis(monkeypatch: Any, op: Op) -> None:
+    """The exponents of a transposed convolution belong to the rows of its weights, which are its input channels."""
+    body = op.body
+
+    def along_rows(k: Any, x: Any, w: Any, b: Any = None, *, exponents_w: Any = (), **attributes: Any) -> Any:
+        rows = 2.0 ** -np.resize(np.asarray(exponents_w or 0, np.float64), (w.shape[0], 1, 1, 1))
+        return body(k, x, w * rows, b, **attributes)
+
+    monkeypatch.setattr(op, "body", along_rows)
 
 
 def _without_bias(body: Any) -> Any:

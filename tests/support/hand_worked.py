@@ -24,6 +24,10 @@ def int8(*values: Any) -> np.ndarray:
     return _integers(values, np.int8)
 
 
+def uint8(*values: Any) -> np.ndarray:
+    return _integers(values, np.uint8)
+
+
 def int16(*values: Any) -> np.ndarray:
     return _integers(values, np.int16)
 

@@ -7,7 +7,7 @@ from linger.graph.passes.streaming import streamed
 from linger.runtime.reference import Reference
 
 
-def conv(g, x, draw, channels, *, kernel=3, stride=1, dilation=1, pads=(0, 0), group=1):
+def conv(g, x, draw, channels, *, kernel=3, stride=1, dilation=1, pads=(0, 0), group=1, **extensions):
     """A Conv1dInt of 8 bits whose results use their range; the bias makes other numbers of zeros."""
     before, after = channels
     w = draw.integers(-90, 90, (after, before // group, kernel)).astype(np.int8)
@@ -16,7 +16,7 @@ def conv(g, x, draw, channels, *, kernel=3, stride=1, dilation=1, pads=(0, 0), g
     settings = {"kernel_shape": [kernel], "strides": [stride], "dilations": [dilation], "pads": list(pads)}
     widths = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8}
     scales = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": 1024.0 * shift}
-    return dialect(g, "Conv1dInt", x, w, b, group=group, **settings, **widths, **scales)
+    return dialect(g, "Conv1dInt", x, w, b, group=group, **settings, **widths, **scales, **extensions)
 
 
 def recurrent(g, x, draw, sizes, *, op="LSTMInt", batch_first=0, states=(), lengths=None, go_forward=1, bits=8, **more):

@@ -118,8 +118,21 @@ def test_nothing_seen_is_nothing_known():
         (Grid(3.0, 8), ""),
         (Grid(None, 8), ""),
         (Grid(32.0, 8, 128, is_signed=False), ""),
+        (Grid(32.0, 8, is_signed=False), "UQ3.5"),
+        (Grid(1024.0, 8, is_signed=False), "UQ-2.10"),
+        (Grid(3.0, 8, is_signed=False), ""),
     ],
-    ids=["usual", "small", "large", "no power of two", "no scale", "unsigned"],
+    ids=[
+        "usual",
+        "small",
+        "large",
+        "no power of two",
+        "no scale",
+        "zero point",
+        "unsigned",
+        "small unsigned",
+        "odd unsigned",
+    ],
 )
 def test_formats_by_name(grid, name):
     assert grid.q_format == name

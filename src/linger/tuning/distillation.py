@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from linger.analysis.batches import Batch, evaluating, float_tensors, fresh, run_batch
 from linger.errors import UsageError
 from linger.numeric.fixed import scale_for
-from linger.numeric.torch.quantize import max_abs, per_weight
+from linger.numeric.torch.quantize import max_abs, per_weight, scale_for_range
 from linger.progress import progress
+from linger.quantization.core.learned import present_range
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from linger.quantization.core.stored import Kind
@@ -140,7 +141,7 @@ def _learning(model: nn.Module) -> Iterator[Parameters]:
         try:
             for one in ranges_of(model).values():
                 if one.kind is Kind.WEIGHT and one.scale:
-                    one.choose_range(one.largest)
+                    one.choose_range(present_range(one))
             model.requires_grad_(requires_grad=False).zero_grad()
             trained = grid_steps(model)
             for parameter, _ in trained.values():
@@ -312,7 +313,10 @@ def _own_steps(layer: QuantizedBase) -> Iterator[tuple[nn.Parameter, Tensor]]:
             yield parameter, _step_of(layer, "_".join([{"ih": "iw", "hh": "hw"}[side], *rest]).replace("_l0", ""))
     if not isinstance(layer, QuantLayer) or isinstance(layer, NormLayer) or "scale_w" not in layer._buffers:  # noqa: SLF001 - get_buffer raises
         return
-    weight, factor = _step_of(layer, "w"), None
+    weight, factor, reach = _step_of(layer, "w"), None, present_range(layer.ranges["w"])
+    if isinstance(reach, tuple):
+        scales = scale_for_range(torch.tensor(reach, dtype=torch.float64, device=weight.device), layer.widths.parameter)
+        weight = per_weight(1.0 / scales, layer.weight, layer.transposed_groups).float()
     if layer.bn is not None:
         factor = affine_of(layer)[0].detach().abs()
         factor = torch.where(factor > _NEGLIGIBLE, 1.0 / factor, 0.0)  # a channel without effect does not move

@@ -183,8 +183,9 @@ class _Errors:
         if one is None:
             return
         sums = self._sums.setdefault(key, [0.0] * len(_FACTORS))
+        tensor = tensor.clamp_min(0) if one.room > one.bits else tensor
         for i, factor in enumerate(_FACTORS):
-            rounded = fake_quantize(tensor, one.scale * factor, one.bits)
+            rounded = fake_quantize(tensor, one.scale * factor, one.room)
             sums[i] += float((rounded - tensor).double().square().sum())
 
     def observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, Any], _result: QTensor) -> None:

@@ -117,13 +117,16 @@ class LearnedRanges:
         if not torch.is_grad_enabled() or not isinstance(layer, QuantLayer):
             return
         if op.name == "Quant":
-            self._ask(f"{path}.x", result.content, operands[0].detach, result.scale, result.bits)
+            self._ask(f"{path}.x", result.content, operands[0].detach, result.scale, result.signed_bits)
         elif len(operands) > 1 and isinstance(operands[1], Frozen) and not isinstance(layer, NormLayer):
             x, frozen = operands[0].content.detach(), operands[1]
             bias = None if frozen.bias is None else frozen.bias.detach()
             product = partial(accumulate, op, attributes, x, frozen.weight.detach(), bias)
-            self._ask(f"{path}.o", result.content, product, result.scale, result.bits)
-            self._ask(f"{path}.w", frozen.weight, partial(folded_weight, layer), frozen.scale_w, layer.widths.parameter)
+            self._ask(f"{path}.o", result.content, product, result.scale, result.signed_bits)
+            if layer.ranges["w"].rows is None:  # channels have the exponents that calibration found
+                self._ask(
+                    f"{path}.w", frozen.weight, partial(folded_weight, layer), frozen.scale_w, layer.widths.parameter
+                )
 
     def _ask(self, key: str, rounded: Tensor, real: Callable[[], Tensor], scale: float, bits: int) -> None:
         number = self._numbers.get(key.lstrip("."))

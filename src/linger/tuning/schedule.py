@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from linger.errors import UsageError, in_one_line, listing
 from linger.numeric.torch.quantize import ZEROS, max_abs
 from linger.quantization.core.distributed.group import Group, GroupError
+from linger.quantization.core.learned import present_range
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import Runtime, is_in_group, runtime_of
@@ -309,7 +310,7 @@ class Schedule:
             if one.kind is Kind.WEIGHT and one.chosen_range() is None:
                 largest = _largest_weight(one)
                 if largest > ZEROS:
-                    one.choose_range(largest)
+                    one.choose_range(largest if one.rows is None else present_range(one))
                     self._chosen.append(one)
 
     def _hold_learned(self, *, is_held: bool) -> None:

@@ -26,6 +26,7 @@ from linger.graph.core.dialects import (
     carried,
     has_nodes_of,
     is_quantizing,
+    read_scale,
     stands_for,
     stated_formats,
 )
@@ -40,6 +41,9 @@ from linger.reporting.facts import Bins, LayerFacts
 MOST_BINS = 128
 CHUNK = 1 << 18
 """Values that are counted at once: a tensor is never copied as a whole."""
+
+_MOST_EXPONENTS = 32
+"""An exponent is below the width of an accumulator."""
 
 _MOST_DISTINCT = 1 << 16
 """Different integers that are counted; a tensor of 16 bits has no more."""
@@ -58,12 +62,18 @@ class Grid:
     is_signed: bool = True
 
     @property
+    def width(self) -> str:
+        """The width as text; `u8`: unsigned."""
+        return f"{self.bits}" if self.is_signed else f"u{self.bits}"
+
+    @property
     def q_format(self) -> str:
-        """Bits before and behind the point, `Q2.5`; empty where the scale is no power of two."""
-        if self.scale is None or self.bits is None or self.zero or not self.is_signed:
+        """Bits before and behind the point, `Q2.5`, unsigned `UQ3.5`; empty where the scale is no power of two."""
+        if self.scale is None or self.bits is None or self.zero:
             return ""
         fraction, exponent = math.frexp(self.scale)
-        return FixedPoint(self.bits - exponent, exponent - 1).name if fraction == 0.5 else ""
+        name = FixedPoint(self.bits - exponent + (not self.is_signed), exponent - 1).name if fraction == 0.5 else ""
+        return name if self.is_signed or not name else f"U{name}"
 
     @property
     def ends(self) -> tuple[int | None, int | None]:
@@ -326,7 +336,7 @@ class FileLayers:
             shape=rows[-1].shape,
             bits=_bits(x, w, o),
             x_format=x_format,
-            w_format=w_format,
+            w_format=_channel_formats(node, w) or w_format,
             o_format=o_format,
             macs=sum(row.macs for row in rows),
             weight_bytes=sum(row.weight_bytes for row in rows),
@@ -402,8 +412,22 @@ def _bits(x: Grid | None, w: Grid | None, o: Grid | None) -> str:
     if o is None or o.bits is None:
         return ""
     if w is None:
-        return str(o.bits)
-    return "/".join("?" if grid is None or grid.bits is None else str(grid.bits) for grid in (x, w, o))
+        return o.width
+    return "/".join("?" if grid is None or grid.bits is None else grid.width for grid in (x, w, o))
+
+
+def _exponents(node: ir.Node, scale: str) -> tuple[int, ...]:
+    """The exponents of the channels of weights whose scale is in this attribute; none where all have one scale."""
+    given = node.attributes.get(scale.replace("scale_", "exponents_"))
+    return () if given is None or given.type != ir.AttributeType.INTS or given.is_ref() else tuple(given.as_ints())
+
+
+def _channel_formats(node: ir.Node, w: Grid | None) -> str:
+    """The formats of weights whose channels have scales of their own, from the coarsest to the finest."""
+    own, scale = _exponents(node, "scale_w"), read_scale(node, "scale_w")
+    if w is None or scale is None or not own or not 0 <= min(own) <= max(own) < _MOST_EXPONENTS:
+        return ""
+    return " … ".join(dict.fromkeys(replace(w, scale=scale * 2.0**e).q_format for e in (min(own), max(own))))
 
 
 def _dequantizes_own_name(node: ir.Node) -> bool:
@@ -418,7 +442,8 @@ def _weight_grids(node: ir.Node, stated: Mapping[str, Grid]) -> Iterator[tuple[s
         value = node.inputs[index] if index < len(node.inputs) else None
         name = "" if value is None or constant_tensor(value) is None else value.name or ""
         if form.bits and name in stated:
-            yield name, replace(stated[name], bits=form.bits)
+            scale = None if _exponents(node, form.attribute) else stated[name].scale
+            yield name, replace(stated[name], bits=form.bits, scale=scale)
 
 
 def _bias_grids(node: ir.Node, stated: Mapping[str, Grid]) -> Iterator[tuple[str, Grid]]:

@@ -4,8 +4,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import linger
 from linger.checks.findings.parameters import _Accumulator, accumulator_findings, row_sums
 from linger.checks.findings.structure import places_of
+from tests.support.check_cases import text_model
 from tests.support.onnx_text import parse
 
 
@@ -112,3 +114,72 @@ def test_idle_range_is_no_news_for_wide_outputs_gates_and_the_finest_scale(place
 
 def test_a_layer_without_channels(place):
     assert found(place, layer(np.zeros((0, 3)), [], ratio=1 / 64)) == []
+
+
+def test_unsigned_data_reach_twice_as_far_and_never_below_zero():
+    made = layer([[3, -2]], [7], is_unsigned=(True, False))
+    # (3 + 2)·255 + 7 = 1282; 3·x0 − 2·x1 + 7 with x in 0 … 255: at least −510 + 7, at most 765 + 7
+    assert made.bounds() == [1282]
+    assert made.ends() == ([-503], [772])
+
+
+@pytest.mark.parametrize(
+    ("bias", "is_stuck"),
+    [
+        # 10·x + b with ratio 1/64, x in −128 … 127: at most (1270 + b)/64, below 0 once it rounds to −1
+        (-1302, False),
+        (-1303, True),
+        # at least (−1280 + b)/64, above 255 once it rounds to 256: 255.5·64 = 16352
+        (17631, False),
+        (17632, True),
+    ],
+)
+def test_an_unsigned_output_saturates_at_its_own_ends(place, bias, is_stuck):
+    rules = [rule for rule, _ in found(place, layer([[10]], [bias], ratio=1 / 64, is_unsigned=(False, True)))]
+    assert ("LGR505" in rules) == is_stuck
+
+
+@pytest.mark.parametrize(("weight", "is_idle"), [(64, True), (65, False)])
+def test_half_of_an_unsigned_range_is_never_reached(place, weight, is_idle):
+    # w·127/64 rounds to 127 for w = 64, and to 129 for 65; half of the range begins at 128
+    reasons = dict(found(place, layer([[weight]], [0], ratio=1 / 64, is_unsigned=(False, True))))
+    assert reasons.get("LGR506") == ("no input brings the output beyond 127 of 255" if is_idle else None)
+
+
+def test_each_channel_ends_at_its_own_scale(place):
+    # channel 1 is shifted 3 bits further: (100000 ± 128)/512 is 195, still above 127; (50000 ± 128)/512 is 98
+    made = [layer([[10], [1]], [0, bias], ratio=np.array([1 / 64, 1 / 512])) for bias in (100000, 50000)]
+    assert [found(place, each) for each in made] == [
+        [("LGR505", "channel 1 is 127 for every input: it could only reach 195 to 196")],
+        [],
+    ]
+
+
+CONV = "data_bits=8, parameter_bits=8, o_bits=8, scale_x=16.0, scale_w=64.0, scale_o=16.0, kernel_shape=[1, 1]"
+CONV += ", strides=[1, 1], pads=[0, 0, 0, 0], dilations=[1, 1], group=1"
+MADE = "thinker.Requant<data_bits=8, o_bits=8, scale_x=16.0, scale_o=16.0, o_unsigned=1>(x)"
+
+
+def of_file(extension, source):
+    body = f"[s] s = {source} [l] y = thinker.Conv2dInt<{CONV}{extension}>(s, w, b)"
+    model = text_model(
+        body,
+        inputs="int8[1,1,4,4] x",
+        outputs="int8[1,2,4,4] y",
+        extra="<int8[2,1,1,1] w = {10, 1}, int32[2] b = {0, 50000}>",
+    )
+    return {f.rule: f.reason for f in linger.check(model).findings if f.node == "l (Conv2dInt)"}
+
+
+def test_a_file_says_what_its_channels_and_data_are():
+    # (50000 − 128)/64 = 779.25 and (50000 + 127)/64 = 783.2; with an exponent of 3 (50000 ± 128)/512 lies within 127
+    reach = "channel 1 is 127 for every input: it could only reach 779 to 783"
+    assert of_file("", "Relu(x)")["LGR505"] == reach
+    assert of_file(", exponents_w=[3, 0]", "Relu(x)")["LGR505"] == reach
+    assert "LGR505" not in of_file(", exponents_w=[0, 3]", "Relu(x)")
+    # unsigned data: 50000/64 = 781.25 and (50000 + 255)/64 = 785.2
+    for source in (MADE, f"{MADE.replace('(x)', '(r)')} [r] r = Relu(x)", f"Relu(r) [r] r = {MADE}"):
+        assert of_file("", source)["LGR505"] == "channel 1 is 127 for every input: it could only reach 781 to 785"
+    assert (
+        of_file(", o_unsigned=1", MADE)["LGR505"] == "channel 1 is 255 for every input: it could only reach 781 to 785"
+    )

@@ -498,3 +498,84 @@ def test_a_constant_that_the_caller_gives_is_not_what_its_declaration_says():
     constant = body.graph[0].outputs[0]
     constant.type = ir.TensorType(ir.DataType.INT8)
     assert propagate(model).facts[constant].element is None
+
+
+UNSIGNED = "data_bits: int = 8, o_bits: int = 8, scale_x: float = 16.0, scale_o: float = 32.0, o_unsigned: int = 1"
+HALVED = "data_bits: int = 8, o_bits: int = 8, scale_x: float = 32.0, scale_o: float = 16.0"
+ADD = "scale_x: float = 32.0, scale_y: float = 32.0, scale_o: float = 32.0"
+
+
+def test_unsigned_bytes_are_made_moved_and_read():
+    model = quantizing(
+        f"q = Q16(x) u = thinker.Requant <{UNSIGNED}> (q) r = Relu(u) t = Reshape(r, s) a = thinker.iqAdd <{ADD}> (u, t) "
+        f"h = thinker.Requant <{HALVED}> (a) m = Max(u, r) y = DQ32(t)",
+        extra="<int64[1] s = {-1}>",
+    )
+    found = facts(model)
+    assert {name: found[name] for name in "urtahmy"} == {
+        **dict.fromkeys("urtm", "uint8 at scale 32"), "a": "int8 at scale 32", "h": "int8 at scale 16", "y": "float32",
+    }  # fmt: skip
+    assert propagate(model).is_clean
+
+
+def test_an_unsigned_input_and_output_keep_their_type():
+    model = quantizing(
+        f"y = thinker.iqAdd <{ADD}, o_unsigned: int = 1> (x, x)", inputs="uint8[n] x", outputs="uint8[n] y"
+    )
+    assert facts(model) == {"x": "uint8 at scale 32", "y": "uint8 at scale 32"}
+    assert propagate(model).is_clean
+    assert needs(model, outputs="float") == ["output 'y' <- y"]
+
+
+def test_bytes_that_nothing_quantized_reads_are_no_quantized_numbers():
+    model = quantizing("f = Cast<to = 1>(x) q = Q16(f) y = DQ16(q)", inputs="uint8[n] x")
+    assert facts(model)["x"] == "uint8"
+    assert propagate(model).is_clean
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("iqTanh", "scale_x: float = 32.0, scale_o: float = 128.0"),
+        ("SoftmaxInt", "dim: int = 0, scale_x: float = 32.0"),
+    ],
+    ids=["tanh", "softmax"],
+)
+def test_what_reads_signed_integers_alone_is_not_given_unsigned_ones(op, attributes):
+    model = quantizing(
+        f"q = Q16(x) u = thinker.Requant <{UNSIGNED}> (q) r = Relu(u) y = thinker.{op} <{attributes}> (r)",
+        outputs="int8[n] y",
+    )
+    (finding,) = propagate(model).findings
+    assert (finding.rule, finding.node) == ("LGR304", f"y ({op})")
+    assert finding.reason == "it takes signed integers, and 'r' has unsigned bytes"
+    assert finding.remedy == "Put a Requant to 8 bits at the scale 16 between, as an export does."
+
+
+def test_weights_are_signed():
+    layer = "data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8, scale_x: float = 16.0, scale_w: float = 32.0, scale_o: float = 8.0"
+    model = quantizing(
+        f"y = thinker.LinearInt <{layer}> (x, w)", inputs="int8[1, 2] x, uint8[3, 2] w", outputs="int8[1, 3] y"
+    )
+    assert [(f.node, f.reason) for f in propagate(model).findings] == [
+        ("y (LinearInt)", "it takes signed integers, and 'w' has unsigned bytes")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "expected"),
+    [
+        ("uint8", 5, "int16 at scale 32"), ("uint8", 2, "uint8 at scale 32"), ("uint8", 3, "int8"), ("int8", 2, "uint8"),
+        ("int8", 5, "int16 at scale 32"),
+    ],
+)  # fmt: skip
+def test_a_cast_keeps_the_scale_where_every_number_fits(source, kind, expected):
+    model = quantizing(f"c = Cast<to = {kind}>(x) y = DQ32(x)", inputs=f"{source}[n] x")
+    assert facts(model)["c"] == expected
+
+
+def test_signed_and_unsigned_numbers_are_joined_as_real_ones():
+    model = quantizing(
+        f"q = Q16(x) u = thinker.Requant <{UNSIGNED.replace('32.0', '16.0')}> (q) y = Concat<axis = 0>(q, u)"
+    )
+    assert needs(model) == ["y (Concat) <- q", "y (Concat) <- u"]

@@ -7,13 +7,14 @@ import onnx_ir as ir
 import pytest
 
 import linger
+from linger.graph.lowering.bodies import known_tensors
 from linger.graph.lowering.byte_layers import write_byte_layers
 from linger.graph.lowering.to_qdq import to_qdq
 from linger.runtime.reference import Reference
 from linger.runtime.session import LEVELS, has_saturating_products
 from tests.support.comparison import assert_same
-from tests.support.kernels import kernels, mixed_products
-from tests.support.lowering import expand_dialect
+from tests.support.kernels import kernels, mixed_products, optimized
+from tests.support.lowering import attach_functions, expand_dialect
 
 BITS = "data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8"
 SCALES = "scale_x: float = 16.0, scale_w: float = 64.0, scale_o: float = 16.0"
@@ -163,6 +164,32 @@ def test_an_unsigned_tensor_keeps_its_name_and_needs_no_limit():
     assert names["a"] == names["r"] == ir.DataType.UINT8
     assert "Clip" not in {node.op_type for node in model.graph if node.outputs[0].name.startswith(("a", "r"))}
     assert "w" not in model.graph.initializers  # what a kernel has in its own order is not there twice
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_shapes_and_types_are_inferred(name):
+    """Of every tensor, through the bodies, as the reference has them; the batch is open."""
+    found, reference = known_tensors(ir.from_proto(network(name))), expected(name)
+    for tensor in made(name):
+        assert found.shapes[tensor] == (None, *reference[tensor].shape[1:])
+        assert found.types[tensor].numpy() == reference[tensor].dtype
+
+
+def test_functions_run_float32_kernels():
+    """A convolution is Cast, Conv and QuantizeLinear, as it is with one scale: no factor behind it, no float64."""
+    found = []
+    for name in ("a scale for each channel", "groups", "transposed"):
+        model = ir.from_proto(network(name))
+        attach_functions(model)
+        kinds = [node.op_type for node in optimized(model, "ENABLE_EXTENDED").graph.all_nodes()]
+        found.append([kind for kind in kinds if kind != "Constant"])
+    quantizing, ending = ["Mul", "Add", "Floor", "Clip", "Cast"], ["Cast", "Mul"]
+    layer, transposed = ["Cast", "Conv", "QuantizeLinear"], ["Cast", "ConvTranspose", "QuantizeLinear"]
+    assert found == [
+        [*quantizing, *layer, "Clip", *layer, *ending],
+        [*quantizing, *layer, *layer, *ending],
+        [*quantizing, *transposed, *transposed, *ending],
+    ]
 
 
 def test_the_proof_holds():

@@ -199,3 +199,11 @@ def test_what_is_declared_as_something_else_than_a_tensor_stays_behind_its_pair(
     for kind, count in (("int8[n]", 1), ("optional(int8[n])", 0)):
         model = parse(body, inputs=f"{kind} x", outputs="int8[n] y", domains=', "thinker": 1')
         assert len(cancel_dq_q(model)) == count
+
+
+@pytest.mark.parametrize(("made", "read"), [(0, 1), (1, 0), (1, 1)], ids=["to unsigned", "to signed", "unsigned"])
+def test_a_pair_of_the_dialect_keeps_the_sign(made, read):
+    body = f"""q = thinker.Quant<data_bits=8, scale_x=32.0, o_unsigned={made}>(x) f = thinker.Dequant<scale_o=32.0>(q)
+      p = thinker.Quant<data_bits=8, scale_x=32.0, o_unsigned={read}>(f) y = thinker.Dequant<scale_o=32.0>(p)"""
+    model = parse(body, inputs="float[n] x", outputs="float[n] y", domains=', "thinker": 1')
+    assert bool(cancel_dq_q(model)) == (made == read)

@@ -202,6 +202,13 @@ def test_16_bits_stay_16_bits(draw):
     assert constant(model, "w").dtype == np.int16
 
 
+def test_a_wider_kernel_keeps_the_shifts_of_its_channels(draw):
+    own = [0, 3, 1]
+    model = shortcut(draw, "1,2,6,8", strides=[2, 2], o_bits=16, exponents_w=own)
+    assert len(kept(widen_kernels, model, draw)) == 1
+    assert attributes(model, "exponents_w") == [own]
+
+
 # groups
 
 
@@ -587,3 +594,27 @@ def test_four_stages_are_the_most():
 def test_spread_taps_have_no_chain():
     assert equal_chain(Windows(6, 1), 6, 5) is not None
     assert equal_chain(Windows(6, 1, dilation=2), 11, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("op", "window", "group", "inputs", "outputs"),
+    [
+        ("Conv2dInt", (3, 3), 2, 4, 6),
+        ("Conv1dInt", (3,), 6, 6, 6),
+        ("ConvTranspose2dInt", (2, 2), 2, 4, 6),
+        ("ConvTranspose2dInt", (2, 2), 3, 3, 6),
+    ],
+)
+def test_joined_groups_keep_the_shifts_of_their_channels(draw, op, window, group, inputs, outputs):
+    own = [5, 0, 2, 7, 1, 3]
+    model = grouped(draw, group, inputs, outputs, op=op, window=window)
+    (layer,) = [n for n in model.graph if n.op_type == op]
+    layer.attributes["exponents_w"] = ir.AttrInt64s("exponents_w", own)
+    is_inferred = op != "ConvTranspose2dInt"  # a body with factors in groups of channels hides its shape from inference
+    assert len(kept(venus, model, draw, in_onnx_runtime=is_inferred)) == 1
+    assert attributes(model, "exponents_w") == [own]  # zeros stand between the channels, which keep their order
+    feeds, right = feeds_of(model, draw), []
+    for order in (range(6), np.arange(6).reshape(-1, 2).T.reshape(-1), range(5, -1, -1)):
+        layer.attributes["exponents_w"] = ir.AttrInt64s("exponents_w", [own[place] for place in order])
+        right.append(everything(model, feeds)["y"])
+    assert [np.array_equal(right[0], each) for each in right] == [True, False, False]

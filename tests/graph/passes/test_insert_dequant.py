@@ -126,3 +126,13 @@ def test_a_dequant_that_is_there_serves_readers_before_it():
     insert_dequant(model)
     assert lines(model) == ["q=Q16(x)", "d=DQ16(q)", "a=Neg(d)", "y=Add(a,d)"]
     assert not insert_dequant(model)
+
+
+UNSIGNED = "thinker.Requant <data_bits: int = 8, o_bits: int = 8, scale_x: float = 16.0, scale_o: float = 32.0, o_unsigned: int = 1>"
+
+
+def test_behind_unsigned_bytes():
+    model = quantizing(f"q = Q16(x) u = {UNSIGNED} (q) r = Relu(u) y = Exp(r)")
+    insert_dequant(model)
+    assert lines(model)[2:] == ["r=Relu(u)", "r_dequant=DQ32(r)", "y=Exp(r_dequant)"]
+    onnx.checker.check_model(ir.to_proto(model))

@@ -106,3 +106,20 @@ def test_equal_ifs_stay():
 def test_a_circle_is_named():
     with pytest.raises(GraphError, match=r"circle: a \(Add\), b \(Neg\), a \(Add\)"):
         merge_duplicates(parse("a = Add(x, b)  b = Neg(a)  y = Neg(b)"))
+
+
+@pytest.mark.parametrize(("other", "count"), [("0, 1", 1), ("1, 0", 2), ("", 2)], ids=["equal", "turned", "none"])
+def test_layers_with_other_shifts_of_their_channels_stay(other, count):
+    widths = "data_bits=8, parameter_bits=8, o_bits=8, scale_x=16.0, scale_w=16.0, scale_o=16.0"
+    second = f", exponents_w=[{other}]" if other else ""
+    body = f"a = thinker.LinearInt<{widths}, exponents_w=[0, 1]>(x, w)  b = thinker.LinearInt<{widths}{second}>(x, w)  y = Sub(a, b)"
+    model = parse(
+        body,
+        inputs="int8[1,2] x",
+        outputs="int8[1,2] y",
+        extra="<int8[2,2] w = {1, 2, 3, 4}>",
+        domains=', "thinker": 1',
+        opset=14,
+    )
+    merge_duplicates(model)
+    assert sum("LinearInt" in line for line in printed(model)) == count

@@ -570,3 +570,20 @@ def test_an_input_that_nothing_reads_may_have_open_sizes(draw):
     assert [(given.name, given.axis) for given in stream.inputs] == [("x", 0), ("spare", None)]
     with pytest.raises(UsageError, match="time="):
         streamed(model, 2, time={"spare": 0}, pairs={"hn": "h0", "cn": "c0"})
+
+
+@FRAMES
+def test_unsigned_frames_with_a_shift_for_each_channel(draw, frames):
+    """Padding on both sides: what comes before the stream is masked, also where it is above 127."""
+
+    def build(g, x):
+        y = conv(g, x, draw, (4, 4), kernel=5, pads=(2, 2), exponents_w=[0, 2, 1, 4], o_unsigned=1)
+        y = conv(g, dialect(g, "Relu", y), draw, (4, 4), pads=(1, 1), exponents_w=[3, 0, 0, 1], o_unsigned=1)
+        return conv(g, y, draw, (4, 4), pads=(1, 1))
+
+    model = network(build)
+    feeds = numbers(model, draw)
+    assert_streams(model, feeds, frames)
+    large = [a for a in Reference(model).intermediates(feeds).values() if a.dtype == np.uint8]
+    assert len(large) == 3
+    assert (np.concatenate([each.reshape(-1) for each in large]) > 127).any()

@@ -22,6 +22,8 @@ def vector(array, *, name="t", scale=None, bits=None, batch=0, order=1):
         (np.int8, 128.0, 8, "Q0.7"),
         (np.int16, 2048.0, 16, "Q4.11"),
         (np.int8, 0.5, 8, "Q8.-1"),
+        (np.uint8, 16.0, None, "UQ4.4"),
+        (np.uint8, 256.0, 8, "UQ0.8"),
         (np.int8, 3.0, 8, None),
         (np.int8, None, 8, None),
         (np.float32, 16.0, None, None),

@@ -92,18 +92,6 @@ LINGER_DEFINE_COLUMNS(linger_columns_16_16_64, int16_t, int16_t, int64_t, int32_
 
 #undef LINGER_DEFINE_COLUMNS
 
-#if defined(LINGER_AVX2) || defined(LINGER_SMLAD)
-LINGER_INSIDE void linger_columns_some(int32_t *restrict sums, int32_t outputs, const int8_t *restrict x, int32_t length,
-                                       const int8_t *restrict w, int32_t w_step, int32_t is_unsigned)
-{
-    if (is_unsigned != 0) {
-        linger_columns_plain_1(sums, outputs, (const uint8_t *)x, length, w, w_step);
-    } else {
-        linger_columns_plain_0(sums, outputs, x, length, w, w_step);
-    }
-}
-#endif
-
 #if defined(LINGER_X86)
 
 /* Two neighboring numbers of x, as a pair of 16-bit integers; the number behind the last one is 0. */
@@ -184,7 +172,8 @@ LINGER_INSIDE void linger_columns_of_bytes(int32_t *restrict sums, int32_t outpu
         linger_columns_block(&sums[first], x, length, &w[first], w_step, is_unsigned);
     }
     if (outputs < 16) {
-        linger_columns_some(sums, outputs, x, length, w, w_step, is_unsigned);
+        (is_unsigned != 0) ? linger_columns_plain_1(sums, outputs, (const uint8_t *)x, length, w, w_step)
+                           : linger_columns_plain_0(sums, outputs, x, length, w, w_step);
     } else if (first < outputs) {
         linger_columns_block(&sums[outputs - 16], x, length, &w[outputs - 16], w_step, is_unsigned);
     } else {
@@ -267,7 +256,8 @@ LINGER_INSIDE void linger_columns_of_bytes(int32_t *restrict sums, int32_t outpu
         sums[first + 3] = sum_3;
     }
     if (whole < outputs) {
-        linger_columns_some(&sums[whole], outputs - whole, x, length, &w[whole], w_step, is_unsigned);
+        (is_unsigned != 0) ? linger_columns_plain_1(&sums[whole], outputs - whole, (const uint8_t *)x, length, &w[whole], w_step)
+                           : linger_columns_plain_0(&sums[whole], outputs - whole, x, length, &w[whole], w_step);
     }
 }
 

@@ -128,21 +128,6 @@ LINGER_DEFINE_DEPTHWISE(linger_depthwise_16_16_64, int16_t, int16_t, int64_t, in
 #undef LINGER_DEFINE_DEPTHWISE
 #undef LINGER_DEFINE_DEPTHWISE_PIXEL
 
-#if defined(LINGER_X86) || defined(LINGER_SMLAD)
-LINGER_INSIDE void linger_depthwise_some(int32_t *restrict sums, int32_t pixels, int32_t channels, const int8_t *restrict x,
-                                         int32_t x_pixel, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column,
-                                         const int8_t *restrict w, int32_t w_row, int32_t w_column,
-                                         const int32_t *restrict bias, int32_t is_unsigned)
-{
-    if (is_unsigned != 0) {
-        linger_depthwise_plain_1(sums, pixels, channels, (const uint8_t *)x, x_pixel, rows, x_row, columns, x_column, w, w_row,
-                                 w_column, bias);
-    } else {
-        linger_depthwise_plain_0(sums, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column, bias);
-    }
-}
-#endif
-
 #if defined(LINGER_X86)
 
 /* Where a window and its weights are: arguments of the function. */
@@ -589,8 +574,10 @@ LINGER_INSIDE void linger_depthwise_of_bytes(int32_t *restrict sums, int32_t pix
                                              int32_t w_column, const int32_t *restrict bias, int32_t is_unsigned)
 {
     if ((channels < LINGER_DEPTHWISE_LEAST) || (is_unsigned != 0)) {
-        linger_depthwise_some(sums, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column, bias,
-                              is_unsigned);
+        (is_unsigned != 0) ? linger_depthwise_plain_1(sums, pixels, channels, (const uint8_t *)x, x_pixel, rows, x_row, columns,
+                                                      x_column, w, w_row, w_column, bias)
+                           : linger_depthwise_plain_0(sums, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w,
+                                                      w_row, w_column, bias);
     } else {
         const linger_depthwise_window window = {x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column};
         if ((pixels == LINGER_PIXELS) && (rows == 3) && (columns == 3) && (x_pixel == x_column)) {
@@ -949,15 +936,8 @@ LINGER_INSIDE void linger_depthwise_of_lone(linger_depthwise_state *state, int32
     }
 }
 
-LINGER_SHARED void linger_depthwise_of_one(linger_depthwise_state *state)
-{
-    linger_depthwise_of_lone(state, 0);
-}
-
-LINGER_SHARED void linger_depthwise_of_unsigned_one(linger_depthwise_state *state)
-{
-    linger_depthwise_of_lone(state, 1);
-}
+LINGER_SHARED void linger_depthwise_of_one(linger_depthwise_state *state) { linger_depthwise_of_lone(state, 0); }
+LINGER_SHARED void linger_depthwise_of_unsigned_one(linger_depthwise_state *state) { linger_depthwise_of_lone(state, 1); }
 
 /* The last block ends with the last channel: it computes some channels a second time. */
 LINGER_INSIDE void linger_depthwise_of_bytes(int32_t *restrict sums, int32_t pixels, int32_t channels,
@@ -968,8 +948,10 @@ LINGER_INSIDE void linger_depthwise_of_bytes(int32_t *restrict sums, int32_t pix
     static const int32_t zeros[4] = {0};
     const int64_t count = (int64_t)rows * columns;
     if ((channels < 4) || (count < 1) || (count > LINGER_TAPS)) {
-        linger_depthwise_some(sums, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w, w_row, w_column, bias,
-                              is_unsigned);
+        (is_unsigned != 0) ? linger_depthwise_plain_1(sums, pixels, channels, (const uint8_t *)x, x_pixel, rows, x_row, columns,
+                                                      x_column, w, w_row, w_column, bias)
+                           : linger_depthwise_plain_0(sums, pixels, channels, x, x_pixel, rows, x_row, columns, x_column, w,
+                                                      w_row, w_column, bias);
     } else {
         linger_tap taps[LINGER_TAPS];
         linger_tap *tap = taps;
@@ -1000,14 +982,10 @@ LINGER_INSIDE void linger_depthwise_of_bytes(int32_t *restrict sums, int32_t pix
             state.x = &x[first];
             state.sums = &sums[first];
             state.start = (bias != NULL) ? &bias[first] : zeros;
-            if ((pixels > 1) && (is_unsigned != 0)) {
-                linger_depthwise_of_unsigned_two(&state);
-            } else if (pixels > 1) {
-                linger_depthwise_of_two(&state);
-            } else if (is_unsigned != 0) {
-                linger_depthwise_of_unsigned_one(&state);
+            if (pixels > 1) {
+                (is_unsigned != 0) ? linger_depthwise_of_unsigned_two(&state) : linger_depthwise_of_two(&state);
             } else {
-                linger_depthwise_of_one(&state);
+                (is_unsigned != 0) ? linger_depthwise_of_unsigned_one(&state) : linger_depthwise_of_one(&state);
             }
             first = ((first == 0) && ((channels % 4) != 0)) ? (channels - 4) : channels;
             state.blocks = 1;

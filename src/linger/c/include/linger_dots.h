@@ -755,15 +755,8 @@ LINGER_INSIDE void linger_dots_of_lone(const linger_dots_state *state, int32_t i
     }
 }
 
-LINGER_SHARED void linger_dots_of_one(const linger_dots_state *state)
-{
-    linger_dots_of_lone(state, 0);
-}
-
-LINGER_SHARED void linger_dots_of_unsigned_one(const linger_dots_state *state)
-{
-    linger_dots_of_lone(state, 1);
-}
+LINGER_SHARED void linger_dots_of_one(const linger_dots_state *state) { linger_dots_of_lone(state, 0); }
+LINGER_SHARED void linger_dots_of_unsigned_one(const linger_dots_state *state) { linger_dots_of_lone(state, 1); }
 
 LINGER_INSIDE void linger_set_lengths(linger_dots_state *state, int32_t x_step, int32_t w_step, int32_t length)
 {
@@ -1075,11 +1068,7 @@ LINGER_INSIDE void linger_dots_of_bytes(int32_t *restrict sums, int32_t pixels, 
         /* a lone pixel is computed twice, into the same place */
         state.sums_pixel = (pixels > 1) ? state.sums_pixel : 0;
         state.rest = outputs;
-        if (is_unsigned != 0) {
-            linger_dots_of_unsigned_vector(&state);
-        } else {
-            linger_dots_of_vector(&state);
-        }
+        (is_unsigned != 0) ? linger_dots_of_unsigned_vector(&state) : linger_dots_of_vector(&state);
         left = 0;
     }
 #endif
@@ -1098,15 +1087,9 @@ LINGER_INSIDE void linger_dots_of_bytes(int32_t *restrict sums, int32_t pixels, 
             state.pairs = 1;
         }
         if (pixels > 1) {
-            if (is_unsigned != 0) {
-                linger_dots_of_unsigned_two(&state);
-            } else {
-                linger_dots_of_two(&state);
-            }
-        } else if (is_unsigned != 0) {
-            linger_dots_of_unsigned_one(&state);
+            (is_unsigned != 0) ? linger_dots_of_unsigned_two(&state) : linger_dots_of_two(&state);
         } else {
-            linger_dots_of_one(&state);
+            (is_unsigned != 0) ? linger_dots_of_unsigned_one(&state) : linger_dots_of_one(&state);
         }
         if (left == 1) {
             sums[outputs - 1] = sums_pair[0];

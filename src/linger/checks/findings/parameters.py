@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from linger.checks.findings.structure import CheckedModel, NodePlace
 from linger.dialect import Op, find_op, is_known
 from linger.graph.core import check_rules as rules
-from linger.graph.core.dialects import NEWER_OPS, is_newer, is_quantizing
+from linger.graph.core.dialects import NEWER_OPS, is_newer, is_quantizing, makes_unsigned, stated_formats
 from linger.graph.core.nodes import NOTE, Finding, is_dialect, op_of
 from linger.graph.core.tensor_types import INTEGERS, constant_tensor, integer_bits
 from linger.numeric.fixed import is_power_of_two, limits
@@ -26,6 +26,7 @@ from linger.numeric.onnx.writer import integer_type
 _LARGEST = limits(32)[1]
 _EXACT_IN_FLOAT = 1 << 24
 _NARROW = 8
+_BYTES = (0, 255)
 """Up to this width the scale of a tensor is that of its range; a wider one may be coarser, and need not use its range."""
 
 
@@ -39,8 +40,10 @@ class _Accumulator:
         bias_name: The bias's tensor; empty where there is none.
         data_bits: Width of what the weights are multiplied with.
         output_bits: Width of the output.
-        ratio: scale_o/(scale_x·scale_w), what an accumulator is multiplied with at the end; None where not known.
+        ratio: scale_o/(scale_x·scale_w), what an accumulator is multiplied with at the end, or one for each channel; None where
+            not known.
         is_gate: The sum is not the layer's output, but goes through a gate first.
+        is_unsigned: Whether the data, and whether the outputs, are unsigned bytes.
     """
 
     sums: _WeightSums
@@ -48,18 +51,23 @@ class _Accumulator:
     bias_name: str
     data_bits: int
     output_bits: int
-    ratio: float | None
+    ratio: NDArray[np.float64] | float | None
     is_gate: bool = False
+    is_unsigned: tuple[bool, bool] = (False, False)
+
+    @property
+    def reach(self) -> int:
+        """The largest magnitude of the data."""
+        return _BYTES[1] if self.is_unsigned[0] else 1 << (self.data_bits - 1)
 
     def bounds(self) -> list[int]:
-        """For each channel max Σ|w|·2^(bits−1) + |b|, in integers of any size."""
+        """For each channel max Σ|w|·reach + |b|, in integers of any size."""
         largest = (self.sums.positive + self.sums.negative).max(axis=1, initial=0)
-        reach = 1 << (self.data_bits - 1)
-        return [int(total) * reach + abs(int(b)) for total, b in zip(largest, self.bias, strict=True)]
+        return [int(total) * self.reach + abs(int(b)) for total, b in zip(largest, self.bias, strict=True)]
 
     def ends(self) -> tuple[list[int], list[int]]:
         """The smallest and the largest accumulator of each channel that some input gives."""
-        low, high = limits(self.data_bits)
+        low, high = _BYTES if self.is_unsigned[0] else limits(self.data_bits)
         positive, negative, bias = (
             each.astype(object) for each in (self.sums.positive, self.sums.negative, self.bias)
         )  # as Python's integers, which do not overflow
@@ -75,7 +83,7 @@ def accumulator_findings(place: NodePlace, layer: _Accumulator) -> Iterator[Find
     bounds = layer.bounds()
     channel = max(range(len(bounds)), key=bounds.__getitem__)
     bound, over = bounds[channel], sum(b > _LARGEST for b in bounds)
-    what = f"the bound Σ|w|·{1 << (layer.data_bits - 1)} + |b| of channel {channel} is {bound}"
+    what = f"the bound Σ|w|·{layer.reach} + |b| of channel {channel} is {bound}"
     if over:
         more = f" ({over} channels are above it)" if over > 1 else ""
         reason = f"{what}; a 32-bit accumulator ends at {_LARGEST}{more}"
@@ -94,9 +102,9 @@ def accumulator_findings(place: NodePlace, layer: _Accumulator) -> Iterator[Find
         yield from _output_findings(place, layer, layer.ratio)
 
 
-def _output_findings(place: NodePlace, layer: _Accumulator, ratio: float) -> Iterator[Finding]:
+def _output_findings(place: NodePlace, layer: _Accumulator, ratio: NDArray[np.float64] | float) -> Iterator[Finding]:
     """Channels that stay at one end of the output's range, and outputs that no input brings far."""
-    low, high = limits(layer.output_bits)
+    low, high = _BYTES if layer.is_unsigned[1] else limits(layer.output_bits)
     smallest, largest = (np.floor(np.array(ends, float) * ratio + 0.5) for ends in layer.ends())
     stuck = np.flatnonzero((smallest > high) | (largest < low))
     if stuck.size:
@@ -105,9 +113,9 @@ def _output_findings(place: NodePlace, layer: _Accumulator, ratio: float) -> Ite
         end = f"channel {stuck[0]} is {high if first > high else low} for every input"
         reason = f"{end}: it could only reach {first} to {last}{count}"
         yield place.finding(rules.ALWAYS_SATURATED, reason, "Lower scale_o, or look at the bias of this channel.")
-    reached = int(np.abs([smallest, largest]).max())
-    if layer.output_bits <= _NARROW and ratio < 1 and reached < (high + 1) // 2:
-        reason = f"no input brings the output beyond ±{reached} of {high}"
+    reached = int((np.abs([smallest, largest]) if low else np.maximum(largest, 0)).max())
+    if layer.output_bits <= _NARROW and np.max(ratio) < 1 and reached < (high + 1) // 2:
+        reason = f"no input brings the output beyond {'±' if low else ''}{reached} of {high}"
         remedy = f"scale_o could be {2 ** int(math.log2((high + 1) / max(reached, 1)))} times as large."
         yield place.finding(rules.UNUSED_RANGE, reason, remedy)
 
@@ -346,6 +354,9 @@ def _accumulator(
 ) -> _Accumulator:
     scales = {n: node.attributes[n].as_float() for n in ("scale_x", "scale_w", "scale_o") if n in node.attributes}
     is_known = len(scales) == 3 and all(math.isfinite(s) and s > 0 for s in scales.values())
+    listed = node.attributes.get("exponents_w")  # their number and their ends are judged as settings
+    exponents = np.array(listed.as_ints() if listed is not None and listed.type == ir.AttributeType.INTS else [], float)
+    powers = np.exp2(-exponents) if len(exponents) == len(sums.positive) else np.ones(len(sums.positive))
     return _Accumulator(
         sums=sums,
         bias=np.zeros(len(sums.positive), np.int64) if bias is None else bias.tensor.numpy().astype(np.int64),
@@ -353,9 +364,21 @@ def _accumulator(
         # what a recurrent layer feeds back is its own output
         data_bits=widths["o_bits"] if name == "w_hh" else widths["data_bits"],
         output_bits=widths["o_bits"],
-        ratio=scales["scale_o"] / (scales["scale_x"] * scales["scale_w"]) if is_known else None,
+        ratio=scales["scale_o"] / (scales["scale_x"] * scales["scale_w"]) * powers if is_known else None,
         is_gate=op.is_recurrent,
+        is_unsigned=(name == "w" and _has_unsigned(node.inputs[0]), makes_unsigned(node)),
     )
+
+
+def _has_unsigned(value: ir.Value | None) -> bool:
+    """Whether a tensor is known to have unsigned bytes: as it is declared, or as what it is moved from was made."""
+    passed = set[ir.Node]()
+    while value is not None and value.dtype is None and (node := value.producer()) is not None and node not in passed:
+        if is_quantizing(node) and stated_formats(node).kept is None:
+            return makes_unsigned(node)
+        passed.add(node)
+        value = node.inputs[0] if node.inputs and node.op_type in (*_MOVES, "Relu", "MaxPool", "Clip") else None
+    return value is not None and value.dtype == ir.DataType.UINT8
 
 
 FACTORS = ("scale_x", "scale_w", "scale_y")

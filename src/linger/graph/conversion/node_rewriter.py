@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from linger.dialect import Op, find_op, is_known
+from linger.dialect import EXTENSIONS, Op, find_op, is_known
 from linger.errors import UnsupportedError, listing
 from linger.graph.core.dialects import (
     DEFAULT_PLATFORM,
@@ -376,9 +376,9 @@ def newer_attributes(
     written = made_attributes({**newer.fixed, **more})
     for attribute in op.attributes:
         name = newer.older_names.get(attribute.name, attribute.name)
-        if attribute.kind == "str" or name in written:
-            continue  # platform_quant, castor_mode, mode, and the chip, which is written below
         given = node.attributes.get(attribute.name)
+        if attribute.kind == "str" or name in written or (given is None and name in EXTENSIONS):
+            continue  # platform_quant, castor_mode, mode, and the chip, which is written below; defaults that mean nothing
         written |= made_attributes({name: attribute.default}) if given is None else {name: renamed(given, name)}
     written |= {name: a for name, a in node.attributes.items() if op.is_variadic_attribute(name)}
     chip = {"platform": platform_named(node)} if op.has_integer_output else {}

@@ -425,7 +425,8 @@ def _widening(node: ir.Node) -> ir.Node | None:
         return None
     source, target = known_number(maker, "scale_x"), known_number(maker, "scale_o")
     shift = known_width(maker, "o_bits") - known_width(maker, "data_bits")
-    is_exact = shift > 0 and target == known_number(node, "scale_x") == source * 2.0**shift
+    is_signed = getattr(maker.inputs[0], "dtype", None) != ir.DataType.UINT8  # narrow input of the newer op is
+    is_exact = is_signed and shift > 0 and target == known_number(node, "scale_x") == source * 2.0**shift
     return maker if is_exact else None
 
 

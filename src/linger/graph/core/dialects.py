@@ -10,7 +10,7 @@ checks say what a node must have.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -221,6 +221,7 @@ _STATED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyTyp
 Biases are not among them: their scales are products of others.
 """
 
+_DATA = frozenset({"x", "y", "xs"})
 _STATED_BY_NEWER = frozenset({*_STATED, "xs"})
 _STATED_BY_OLDER = _STATED_BY_NEWER - {"h", "c"}
 """States are integers in the newer dialect only."""
@@ -236,11 +237,13 @@ class StatedFormat(NamedTuple):
         scale: int = real · scale.
         bits: Width of the integers.
         attribute: The attribute that holds the scale, for messages.
+        is_unsigned: Of an output, that it has unsigned bytes.
     """
 
     scale: float | None = None
     bits: int | None = None
     attribute: str = ""
+    is_unsigned: bool = False
 
 
 class StatedFormats(NamedTuple):
@@ -251,18 +254,20 @@ class StatedFormats(NamedTuple):
         reals: Inputs that must hold real numbers.
         outputs: One entry per output; None for real numbers.
         kept: The input whose numbers the node moves or selects without changing them; None where it computes new ones.
+        signed: Inputs among the integers that cannot be unsigned bytes.
     """
 
     integers: Mapping[int, StatedFormat] = MappingProxyType({})
     reals: frozenset[int] = frozenset()
     outputs: tuple[StatedFormat | None, ...] = ()
     kept: int | None = None
+    signed: frozenset[int] = frozenset()
 
 
 def stated_formats(node: ir.Node) -> StatedFormats:
     """What a node of either dialect states about its tensors."""
     if node.op_type == QUANT:
-        made = StatedFormat(read_scale(node, "scale_x"), read_bits(node, "data_bits"), "scale_x")
+        made = StatedFormat(read_scale(node, "scale_x"), read_bits(node, "data_bits"), "scale_x", makes_unsigned(node))
         return StatedFormats(reals=frozenset({0}), outputs=(made,))
     if node.op_type == DEQUANT:
         return StatedFormats(integers={0: StatedFormat()}, outputs=(None,))
@@ -280,8 +285,8 @@ def _of_older(node: ir.Node) -> StatedFormats:
     real = () if op is None else (*op.real_inputs, *op.unread_inputs)
     reals = frozenset(i for i, name in enumerate(names) if name in real)
     scale = read_scale(node, "scale_o") or _default_scale(node, op)
-    output = StatedFormat(scale, read_bits(node, "o_bits") or _default_bits(op), "scale_o")
-    return StatedFormats(integers, reals, _one_quantized(node, output))
+    output = StatedFormat(scale, read_bits(node, "o_bits") or _default_bits(op), "scale_o", makes_unsigned(node))
+    return StatedFormats(integers, reals, _one_quantized(node, output), signed=_signed(op, names))
 
 
 @cache
@@ -297,8 +302,22 @@ def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
     integers = {i: _of_input(node, name, i, by_newer=True) for i, name in enumerate(names) if name in _STATED_BY_NEWER}
     scale, bits = op.result
     own = [name for name in ("scale_o", scale) if name in node.attributes]
-    output = StatedFormat(read_scale(node, *own), read_bits(node, "o_bits", bits), [*own, "scale_o"][0])
-    return StatedFormats(integers, outputs=_one_quantized(node, output))
+    output = StatedFormat(
+        read_scale(node, *own), read_bits(node, "o_bits", bits), [*own, "scale_o"][0], makes_unsigned(node)
+    )
+    older = None if op.older is None else _older_op(op.older, OLDER)
+    return StatedFormats(integers, outputs=_one_quantized(node, output), signed=_signed(older, names))
+
+
+def _signed(op: Op | None, names: Iterable[str]) -> frozenset[int]:
+    """The inputs that cannot be unsigned bytes; of an unknown op nothing is known."""
+    taken = names if op is None else _DATA if op.takes_unsigned else ()
+    return frozenset(i for i, name in enumerate(names) if name not in taken)
+
+
+def makes_unsigned(node: ir.Node) -> bool:
+    """Whether a node says that its output has unsigned bytes."""
+    return read_bits(node, "o_unsigned") == 1
 
 
 def read_scale(node: ir.Node, *names: str) -> float | None:

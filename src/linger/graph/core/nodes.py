@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import onnx
 import onnx_ir as ir
 
-from linger.dialect import DOMAIN, AttributeKind, Op, find_op
+from linger.dialect import DOMAIN, EXTENSIONS, AttributeKind, Op, find_op
 from linger.errors import GraphError, UsageError, listing, printable
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES
 
@@ -80,6 +80,11 @@ def _problem(attribute: ir.Attr, kind: ir.AttributeType) -> str | None:
         return f"{name} = {value:g} is no scale, which is a number above 0"
     if name.endswith("bits") and not 1 < value <= _WIDEST:
         return f"{name} = {value} is no width, which is 2 to {_WIDEST}"
+    if name == "o_unsigned" and value not in (0, 1):
+        return f"o_unsigned = {value} is neither 0 nor 1"
+    if name in EXTENSIONS and kind == ir.AttributeType.INTS and not all(0 <= each < _WIDEST for each in value):
+        wrong = next(each for each in value if not 0 <= each < _WIDEST)
+        return f"{name} holds {wrong}, which is no exponent of a channel, a whole number from 0 to {_WIDEST - 1}"
     return None
 
 

@@ -191,7 +191,10 @@ def _mixed_types(node: ir.Node, schema: OpSchema) -> list[str]:
 
 
 INTEGERS = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32})
-"""Types that quantized tensors have."""
+"""Types that quantized tensors have in every file."""
+
+QUANTIZED = INTEGERS | {ir.DataType.UINT8}
+"""The same, with the unsigned bytes that nodes with `o_unsigned` make; other files have bytes that stand for other things."""
 
 REALS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -209,10 +212,10 @@ _LARGEST_KNOWN = 1024
 def integer_bits(element: ir.DataType | None) -> int | None:
     """The width of a type that quantized tensors have; None for other types.
 
-    >>> integer_bits(ir.DataType.INT16), integer_bits(ir.DataType.INT64)
-    (16, None)
+    >>> integer_bits(ir.DataType.INT16), integer_bits(ir.DataType.UINT8), integer_bits(ir.DataType.INT64)
+    (16, 8, None)
     """
-    return int(element.itemsize * 8) if element is not None and element in INTEGERS else None
+    return int(element.itemsize * 8) if element is not None and element in QUANTIZED else None
 
 
 def output_types(node: ir.Node, given: Sequence[ir.DataType | None], opset: int) -> list[ir.DataType | None]:

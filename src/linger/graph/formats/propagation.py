@@ -20,6 +20,7 @@ from linger.graph.core.dialects import StatedFormat, is_dequant, is_quantizing, 
 from linger.graph.core.nodes import WARNING, describe, inner_graphs, makers
 from linger.graph.core.tensor_types import (
     INTEGERS,
+    QUANTIZED,
     cast_type,
     constant_tensor,
     integer_bits,
@@ -59,6 +60,7 @@ from linger.numeric.onnx.writer import integer_type
 
 OutputPolicy = Literal["declared", "float", "integer"]
 _CONSTANTS = ("Constant", "ConstantOfShape")
+_BYTE = 8
 _INLINE = "Inline the function, or give it the same kind of numbers everywhere."
 
 
@@ -133,7 +135,7 @@ class Formats:
 
 def _shall_be_real(value: ir.Value, fact: TensorFormat, outputs: OutputPolicy) -> bool:
     """Whether an output of the model that holds integers shall hold real numbers."""
-    if outputs == "integer" or (outputs == "declared" and value.dtype in INTEGERS):
+    if outputs == "integer" or (outputs == "declared" and value.dtype in QUANTIZED):
         return False
     return fact.is_quantized or (value.dtype == ir.DataType.FLOAT and fact.element in INTEGERS)
 
@@ -362,10 +364,12 @@ def _formats_of_dialect(book: FormatBook, node: ir.Node) -> list[TensorFormat]:
     stated = book.flow.formats(node)
     for index in _present(node, stated.integers):
         _expect_integers(book, node, index, stated.integers[index])
+        if index in stated.signed:
+            _expect_sign(book, node, index)
     for index in _present(node, stated.reals):
         book.need_reals(Use(node, index))
     if stated.kept is None:
-        return [REAL if s is None else quantized(s.scale, s.bits) for s in stated.outputs]
+        return [REAL if s is None else quantized(s.scale, s.bits, is_unsigned=s.is_unsigned) for s in stated.outputs]
     kept = node.inputs[stated.kept] if stated.kept < len(node.inputs) else None
     if book.fact(kept).is_quantized:
         book.take_integers(Use(node, stated.kept))
@@ -396,6 +400,16 @@ def _expect_integers(book: FormatBook, node: ir.Node, index: int, stated: Stated
         book.find(node, reason, "State the width that the tensor has, or requantize it.", OPERAND_TYPE)
 
 
+def _expect_sign(book: FormatBook, node: ir.Node, index: int) -> None:
+    """An input must not be unsigned bytes, because the op does not take them."""
+    value = Use(node, index).value
+    fact = book.fact(value)
+    if fact.is_quantized and fact.element == ir.DataType.UINT8:
+        half = "half its scale" if fact.scale is None else f"the scale {fact.scale / 2:g}"
+        reason = f"it takes signed integers, and {value.name!r} has unsigned bytes"
+        book.find(node, reason, f"Put a Requant to 8 bits at {half} between, as an export does.", OPERAND_TYPE)
+
+
 def _is_one_number(value: ir.Value) -> bool:
     """Whether a tensor is a constant of one number."""
     producer, content = value.producer(), constant_tensor(value)
@@ -407,7 +421,10 @@ def _fits(bits: int, fact: TensorFormat, value: ir.Value) -> bool:
     """Whether a tensor can be read with a width: in the same storage, and not with fewer bits than it has."""
     producer = value.producer()
     if producer is None or producer.op_type == "Constant":
-        return integer_type(bits) == fact.element  # nothing but its storage says how wide a given tensor is
+        return fact.element in (
+            integer_type(bits),
+            integer_type(bits, is_unsigned=bits == _BYTE),
+        )  # nothing but its storage says how wide a given tensor is
     storage = integer_bits(fact.element)
     return fact.bits is not None and bits >= fact.bits and (storage is None or bits <= storage)
 
@@ -491,7 +508,13 @@ def _formats_of_integer_op(book: FormatBook, node: ir.Node, facts: list[TensorFo
         book.result.kept_real.append(Use(node, 0))
         return [plain(target)]
     bits, width = integer_bits(target), integer_bits(fact.element)
-    if bits is not None and width is not None and bits >= width:
+    signs = [element == ir.DataType.UINT8 for element in (fact.element, target)]
+    if (
+        bits is not None
+        and width is not None
+        and bits >= width
+        and (signs[0] == signs[1] or (bits > width and signs[0]))
+    ):
         return [quantized(fact.scale, fact.bits, target)]
     if target != ir.DataType.INT64 or not _is_cast_back(node):
         reason = f"it takes the integers of {Use(node, 0).value.name!r} ({fact}) as they are, without their scale"
@@ -534,7 +557,7 @@ def _plain_outputs(book: FormatBook, node: ir.Node, facts: list[TensorFormat]) -
 def _format_of_constant(book: FormatBook, node: ir.Node, element: ir.DataType | None) -> TensorFormat:
     """A constant of integers is quantized where all that read it agree on a scale; what the caller of a function gives is open."""
     scale = book.required.scale_of(node.outputs[0]) if node.outputs else None
-    return quantized(scale, integer_bits(element), element) if element in INTEGERS and scale else plain(element)
+    return quantized(scale, integer_bits(element), element) if element in QUANTIZED and scale else plain(element)
 
 
 def _formats_of_unknown(book: FormatBook, node: ir.Node) -> list[TensorFormat]:

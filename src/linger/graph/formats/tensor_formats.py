@@ -23,7 +23,15 @@ from linger.graph.core.dialects import (
     stated_formats,
 )
 from linger.graph.core.nodes import Finding, all_nodes, describe, inner_graphs, is_in_order
-from linger.graph.core.tensor_types import INTEGERS, OLDEST_OPSET, REALS, constant_type, integer_bits, takes
+from linger.graph.core.tensor_types import (
+    INTEGERS,
+    OLDEST_OPSET,
+    QUANTIZED,
+    REALS,
+    constant_type,
+    integer_bits,
+    takes,
+)
 from linger.graph.qdq.qdq_node import COMPARE, MOVE, MOVE_BYTES, bounds_of
 from linger.numeric.onnx.writer import integer_type
 
@@ -64,7 +72,7 @@ _EXACT_COMPARISON_BITS = 16
 """Wider integers may become equal as float32, so that comparing the integers gives another answer."""
 
 _WITHOUT_KERNEL = {
-    ir.DataType.INT8: frozenset[str](),
+    **dict.fromkeys((ir.DataType.INT8, ir.DataType.UINT8), frozenset[str]()),
     ir.DataType.INT16: frozenset(
         {"Pad", "Max", "Min", "Where", "DepthToSpace", "SpaceToDepth", "Resize", "ReduceMax", "ReduceMin", "ArgMax",
          "ArgMin"}
@@ -110,7 +118,7 @@ def integer_inputs(node: ir.Node, opset: int) -> tuple[int, ...]:
     if op_type not in _ON_DATA:
         return ()
     together = [i for i in (*data_of(node), *bounds_of(node)) if i < len(node.inputs)]
-    others = tuple(i for i in together if _constant_element(node.inputs[i]) not in INTEGERS)
+    others = tuple(i for i in together if _constant_element(node.inputs[i]) not in QUANTIZED)
     return others if len(others) < len(together) else ()
 
 
@@ -130,7 +138,7 @@ def can_run(node: ir.Node, element: ir.DataType | None, bits: int | None, opset:
         return False
     if node.op_type in _ADOPTED:
         return len(node.outputs) == 1
-    if element is None or element not in INTEGERS or node.op_type in _WITHOUT_KERNEL[element]:
+    if element is None or element not in QUANTIZED or node.op_type in _WITHOUT_KERNEL[element]:
         return False
     if node.op_type == "Resize" and opset < _RESIZE_KERNEL_OPSET:
         return False
@@ -411,14 +419,16 @@ def plain(element: ir.DataType | None) -> TensorFormat:
     return TensorFormat(element)
 
 
-def quantized(scale: float | None, bits: int | None, element: ir.DataType | None = None) -> TensorFormat:
+def quantized(
+    scale: float | None, bits: int | None, element: ir.DataType | None = None, *, is_unsigned: bool = False
+) -> TensorFormat:
     """The fact of integers that stand for real numbers; the element type follows from the width unless it is given.
 
     >>> quantized(16.0, 4).element.name, quantized(16.0, 12).element.name
     ('INT8', 'INT16')
     """
     if element is None and bits is not None:
-        element = integer_type(bits)
+        element = integer_type(bits, is_unsigned=is_unsigned)
     return TensorFormat(element, scale, bits, is_quantized=True)
 
 
@@ -586,7 +596,7 @@ class FormatBook:
     def _format_of_source(self, value: ir.Value) -> TensorFormat:
         """The fact of an input, an initializer or a constant: its type, and the scale at which its readers take it."""
         element = value.dtype or (None if value.const_value is None else value.const_value.dtype)
-        if element not in INTEGERS or value not in self.required.quantized:
+        if element not in QUANTIZED or value not in self.required.quantized:
             return plain(element)
         is_constant = value.const_value is not None and not value.is_graph_input()
         scales = self.required.scales_of(value)

@@ -6,7 +6,7 @@ A function leaves the attributes open; in place, attributes and weights are know
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,9 +33,8 @@ from linger.graph.core.nodes import (
     opset_of,
 )
 from linger.graph.core.rewiring import remove_nodes
-from linger.graph.core.tensor_types import INTEGERS, infer_element_types, integer_bits
+from linger.graph.core.tensor_types import QUANTIZED, infer_element_types, integer_bits
 from linger.graph.files.model_io import copied
-from linger.numeric.fixed import limits
 from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, AttributeRef, Derived, OnnxValue, integer_type, make_attribute
 
@@ -178,9 +177,29 @@ def _refusal(node: ir.Node, op: Op) -> str | None:
         return f"a window of {len(window)} axes; this op has {op.window_axes}. Add or remove an axis of size 1."
     if element_bits_of(node) > op.widest_data:
         return f"its input has 32 bits; at most {op.widest_data} are supported. Add a Requant before it."
-    if op.refusal is None:
-        return None
+    misfit = next(_extension_misfits(node, op, attributes), None)
+    if misfit is not None or op.refusal is None:
+        return misfit
     return op.refusal(_NodeFacts(attributes, dict(zip(op.inputs, node.inputs, strict=False))))
+
+
+_SCALED = {"exponents_w": "w", "exponents_iw": "w_ih", "exponents_hw": "w_hh"}
+"""The weights whose output channels an attribute gives exponents."""
+
+
+def _extension_misfits(node: ir.Node, op: Op, attributes: Mapping[str, Any]) -> Iterator[str]:
+    """Why the extensions of a node do not fit the rest of it: unsigned numbers of other widths, too few or many exponents."""
+    if attributes.get("o_unsigned") and attributes[str(op.output_bits)] != _PLAIN_ELEMENT_BITS:
+        yield f"o_unsigned is for 8 bits, and {op.output_bits} = {attributes[str(op.output_bits)]}. Remove it, or give 8 bits."
+    given = dict(zip(op.form(len(node.inputs)), node.inputs, strict=False))
+    for name in [name for name in _SCALED if attributes.get(name)]:
+        sizes = [_size(given.get(_SCALED[name]), axis) for axis in (0, 1)]
+        channels = (
+            None if None in sizes else op.output_channels([size or 0 for size in sizes], attributes.get("group", 1))
+        )
+        count = len(attributes[name])
+        if channels not in (None, count):
+            yield f"{name} has {count} numbers for {channels} output channels. Give one to each, in their order."
 
 
 def _size(value: ir.Value | None, axis: int) -> int | None:
@@ -211,10 +230,10 @@ def _neutral_input(model: ir.Model, node: ir.Node, op: Op, name: str) -> ir.Valu
         group = node.attributes["group"].as_int() if op.is_transposed else 1
         channels = op.output_channels([size or 0 for size in sizes], group)
         return _initializer(model, f"linger.zero_bias_{channels}", np.zeros(channels, np.int32))
-    if name in ("low", "high") and first is not None and first.dtype in INTEGERS:
-        bits = int(first.dtype.itemsize * 8)
-        end = limits(bits)[name == "high"]
-        return _initializer(model, f"linger.{name}_{bits}", np.asarray(end, first.dtype.numpy()))
+    if name in ("low", "high") and first is not None and first.dtype in QUANTIZED:
+        ends = np.iinfo(first.dtype.numpy())
+        title = f"linger.{name}_{'u' * (ends.min == 0)}{ends.bits}"
+        return _initializer(model, title, np.asarray(ends.max if name == "high" else ends.min, ends.dtype))
     raise UnsupportedError(f"{describe(node)}: input {name!r} is missing. Connect it.")
 
 
@@ -302,6 +321,12 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         UnsupportedError: Nodes whose op linger does not know, all of them named.
     """
     changes = Changes() if is_normal else bring_to_normal_form(model)
+    for node in [n for n in dialect_nodes(model) if is_for_shapes and not _SCALED.keys().isdisjoint(n.attributes)]:
+        node.domain = (
+            DOMAIN  # no shape depends on exponents, and a body that reshapes them by a computed size hides its own
+        )
+        for name in _SCALED.keys() & node.attributes.keys():
+            del node.attributes[name]
     library: dict[
         tuple[str, str | None, int, int, bool, frozenset[str], tuple[int, ...]],
         tuple[ir.Function, Mapping[str, Derived]],
@@ -310,6 +335,10 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         op = op_of(node)
         arity, bits, is_narrow = len(node.inputs), element_bits_of(node), is_narrow_exact(node, op)
         extensions = extensions_of(attributes_of(node, op))
+        if (
+            is_for_shapes
+        ):  # exponents change no shape, and inference does not follow how they are brought to the channels
+            extensions &= {"o_unsigned"}
         unsigned = tuple(i for i, x in enumerate(node.inputs) if x is not None and x.dtype == ir.DataType.UINT8)
         key = (op.name, op.platform, arity, bits, is_narrow, extensions, unsigned)
         if key not in library:

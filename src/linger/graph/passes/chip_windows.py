@@ -31,7 +31,7 @@ from linger.graph.core.nodes import (
     tensor_names,
 )
 from linger.graph.core.rewiring import drop_unused, remove_nodes
-from linger.graph.core.tensor_types import INTEGERS, integer_bits
+from linger.graph.core.tensor_types import INTEGERS, QUANTIZED, integer_bits
 from linger.graph.core.window_chains import Windows, equal_chain
 from linger.graph.lowering.bodies import Shape, dialect_nodes, known_tensors, shape_of
 from linger.numeric.fixed import MOST_TRANSPOSED_TAPS, limits
@@ -50,7 +50,7 @@ def replace_idle_clips(model: ir.Model) -> Changes:
     for node in [node for node in all_nodes(model) if node.op_type == "Clip" and node.inputs]:
         x = node.inputs[0]
         bits = integer_bits(getattr(x, "dtype", None))
-        if x is not None and bits is not None:
+        if x is not None and bits is not None and x.dtype in INTEGERS:
             _replace_if_idle(node, x, limits(bits), changes)
     for name, value in list(model.graph.initializers.items()):  # bounds that nothing uses any more
         if name.rpartition(".")[2].startswith(("min_thresh", "max_thresh")) and not is_used(value):
@@ -392,7 +392,7 @@ def _max_pools(model: ir.Model) -> list[ir.Node]:
     """Max pools of integers, of the dialect and of standard ONNX."""
     pools = [node for node in all_nodes(model) if node.op_type == "MaxPool" and len(node.outputs) == 1 and node.inputs]
     types = {node: getattr(node.inputs[0], "dtype", None) for node in pools if node.inputs[0] is not None}
-    return [node for node in types if is_dialect(node) or (not node.domain and types[node] in INTEGERS)]
+    return [node for node in types if is_dialect(node) or (not node.domain and types[node] in QUANTIZED)]
 
 
 def _is_ceil(node: ir.Node) -> bool:

@@ -395,7 +395,8 @@ def _is_dialect_pair(first: ir.Node, second: ir.Node, facts: Callable[[], Propag
         return False
     fact = facts().fact(q)
     held = None if q.dtype not in (None, fact.element) else fact.bits  # else the file contradicts itself
-    return held is not None and _comes_back(held, quant["data_bits"], quant["scale_x"])
+    is_same_sign = (fact.element == ir.DataType.UINT8) == bool(quant.get("o_unsigned"))
+    return held is not None and is_same_sign and _comes_back(held, quant["data_bits"], quant["scale_x"])
 
 
 def _comes_back(held: int, bits: int, scale: float) -> bool:

@@ -283,7 +283,8 @@ class StateBook:
         self, before: ir.Node | None, x: ir.Value, mask: ir.Value, name: str, scale: float, bits: int
     ) -> ir.Value:
         scales = {"scale_x": scale, "scale_y": 1.0, "scale_o": scale}
-        product = self.node(before, f"{DOMAIN}.iqMul", [x, mask], name, **scales, o_bits=bits)
+        sign = {"o_unsigned": 1} if x.dtype == ir.DataType.UINT8 else {}
+        product = self.node(before, f"{DOMAIN}.iqMul", [x, mask], name, **scales, o_bits=bits, **sign)
         product.shape = x.shape
         return product
 

@@ -9,10 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 from typing import Any
-
-import numpy as np
 
 from linger.errors import UnsupportedError
 from linger.numeric.c import rules
@@ -20,7 +17,6 @@ from linger.numeric.c.nodes import (
     FLOAT,
     INT32,
     RANGES,
-    WIDTHS,
     Bounds,
     Index,
     Interval,
@@ -207,8 +203,9 @@ class CArithmetic:
             return node
         if isinstance(node.rule, rules.Constant):
             return rules.constant_node(node.rule.value, x.shape)
-        if isinstance(node.rule, rules.Listed):
-            return rules.listed_node(node.rule.values, x.shape)
+        values = rules.listed(node)
+        if values:
+            return rules.listed_node(values, x.shape)
         if size_of(node.shape) != size_of(x.shape):
             return Node(rules.Same(), (node,), x.shape)
         if isinstance(node.rule, rules.Stored):
@@ -278,38 +275,9 @@ class CArithmetic:
                 before = a.function
                 return replace(a, function=lambda v: before(v) + number)
             if isinstance(a, Number) and a.power is not None and number == 0.5:
-                rounded = self._with_rounding_bias(a, a.power)
-                if rounded is not None:
-                    return rounded
                 doubled = self.number(self.floor(a.scaled(1)))
                 return Halves(self.number(self.add(doubled, Fixed(1.0))))
         return self._sum(a, b, "+")
-
-    def _with_rounding_bias(self, x: Number, power: Node) -> Number | None:
-        """A sum times 2^−s, each channel with an s of its own, whose bias holds 2^(s−1) more: its floor is that of x + ½.
-
-        None where the bias may not change, or the sum would leave 32 bits. Where s < 1 the floor needs no rounding.
-        """
-        total, offset = x.node, next(iter(x.node.args[2:]), None)
-        is_sum = isinstance(power.rule, rules.Listed) and isinstance(total.rule, Total) and x.node.shape == x.shape
-        if not is_sum or offset is None or offset.buffer is None or offset.known is None:
-            return None
-        name, known = offset.buffer.name, offset.known.astype(np.int64)
-        if name not in self.draft.may_change or known.shape != (len(power.rule.values),):
-            return None
-        shifts = [-x.exponent - n for n in power.rule.values]
-        if max(shifts) >= WIDTHS[INT32]:
-            return None
-        held = known + [1 << (s - 1) if s > 0 else 0 for s in shifts]
-        most = int((held - known).max())
-        reach, result = ((low, high + most) for low, high in (total.rule.reach, total.rule.result))
-        if arithmetic_type(reach, result, (int(held.min()), int(held.max()))) != INT32:
-            return None
-        self.draft.changed[name] = held.astype(np.int32)
-        bias = Node(offset.rule, (), offset.shape, interval=(int(held.min()), int(held.max())), known=held)
-        bias.buffer = offset.buffer
-        node = Node(replace(total.rule, reach=reach, result=result), (*total.args[:2], bias), total.shape)
-        return replace(x, node=node)
 
     def sub(self, a: Value, b: Value) -> Value:
         if isinstance(a, Fixed) and isinstance(b, Fixed):
@@ -334,9 +302,9 @@ class CArithmetic:
 
     def _folded(self, left: Number, right: Number, symbol: str) -> Number | None:
         """Constant folding: (x + c) + d as x + (c + d) for Python numbers c and d, and c − (d for each place)."""
-        listed, sign = right.node.rule, 1 if symbol == "+" else -1
-        if isinstance(left.node.rule, rules.Constant) and isinstance(listed, rules.Listed):
-            values = [left.node.rule.value + sign * v for v in listed.values]
+        listed, sign = rules.listed(right.node), 1 if symbol == "+" else -1
+        if listed and isinstance(left.node.rule, rules.Constant):
+            values = [left.node.rule.value + sign * v for v in listed]
             return replace(right, node=rules.listed_node(values, right.node.shape))
         before, number = _added_constant(left.node), _scalar_of(right.node)
         if before is None or number is None:
@@ -439,10 +407,12 @@ class CArithmetic:
             return self.number(self.floor(replace(x, power=None).scaled(power.rule.value)))
         up = max(x.exponent + power.interval[1], 0)
         top = replace(x, node=self._times_power(x.node, up), power=None, exponent=0)
-        if isinstance(power.rule, rules.Listed):
+        values = rules.listed(power)
+        if values:
             last = 31 if arithmetic_type(top.node.interval) == INT32 else 63  # of more nothing but the sign is left
-            amounts = [min(up - x.exponent - n, last) for n in power.rule.values]
+            amounts = [min(up - x.exponent - n, last) for n in values]
             by = Number(rules.listed_node(amounts, power.shape), power.shape)
+            self.draft.is_crowded = True
             return self._combine(rules.ShiftBy(None), [top, by])
         shifted = self._combine(rules.ShiftBy(up - x.exponent), [top, Number(power, power.shape)])
         shifted.node.interval = by_cases(shifted.node, power)
@@ -548,34 +518,6 @@ class CArithmetic:
         if value(math.ceil(edge)) < below:
             raise self.refuse("the function falls below the constant that replaces it, so the result does not rise")
         return Curve(base, number.shape, value)
-
-    def lookup(self, table: Sequence[float], index: Value) -> Value:
-        where = self.whole(index)
-        valid = (0, len(table) - 1)
-        if not is_inside(where.node.interval, valid):
-            where.node.interval = by_cases(where.node, where.node)
-        if not is_inside(where.node.interval, valid):
-            low, high = where.node.interval
-            raise self.refuse(f"a table of {len(table)} numbers is read at indices {low} … {high}")
-        mantissas, exponents = zip(*(dyadic(float(v)) for v in table), strict=True)
-        if len(table) > 1 and set(mantissas) == {1}:
-            return self._powers(exponents, where)
-        least = min(exponents)  # zero has the exponent 0, which at most makes the other mantissas larger
-        values = tuple(m << (e - least) for m, e in zip(mantissas, exponents, strict=True))
-        return replace(self._looked_up(values, where), exponent=least)
-
-    def _looked_up(self, values: tuple[int, ...], where: Number) -> Number:
-        return Number(Node(rules.Lookup(values), (where.node,), where.node.shape), where.shape)
-
-    def _powers(self, exponents: Sequence[int], where: Number) -> Number:
-        """2^exponents[index]: a variable shift, without a table where the exponents are evenly spaced."""
-        step = exponents[1] - exponents[0]
-        if all(b - a == step for a, b in pairwise(exponents)):
-            scaled = self.mul(where, Fixed(float(step)))
-            power = self.whole(self.add(scaled, Fixed(float(exponents[0]))))
-        else:
-            power = self._looked_up(tuple(exponents), where)
-        return Number(rules.constant_node(1, where.shape), where.shape, power=self.shaped(power))
 
     def ladder(self, values: Sequence[float]) -> Value:
         return Ladder(tuple(float(v) for v in values))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import pairwise
 from typing import Unpack
 
 import numpy as np
@@ -19,7 +20,9 @@ import numpy as np
 from linger.numeric.c import rules
 from linger.numeric.c.arithmetic import CArithmetic
 from linger.numeric.c.nodes import (
+    INT32,
     RANGES,
+    WIDTHS,
     Array,
     Bounds,
     Index,
@@ -27,16 +30,19 @@ from linger.numeric.c.nodes import (
     Node,
     Place,
     Shape,
+    arithmetic_type,
     at_exponent,
     broadcast,
+    dyadic,
     hull,
+    is_inside,
     literal,
     size_of,
     sums,
     times,
     walk,
 )
-from linger.numeric.c.views import Accumulate, Fixed, Gathered, Number, Rungs, Total, Value, View, Window
+from linger.numeric.c.views import Accumulate, Fixed, Gathered, Number, Rungs, Total, Value, View, Window, by_cases
 from linger.numeric.fixed import ceil_pads
 from linger.numeric.kernel import ConvGeometry, ConvTransposeGeometry, Ints
 
@@ -207,6 +213,67 @@ def largest_of_window(place: Place, node: Node, index: tuple[str, ...]) -> str:
 
 class CProducts(CArithmetic):
     """Interprets reductions: sums and maxima along an axis or a window, matrix products, convolutions."""
+
+    def add(self, a: Value, b: Value) -> Value:
+        if isinstance(a, Number) and a.power is not None and isinstance(b, Fixed) and b.value == 0.5:
+            rounded = self._rounded_by_bias(a, a.power)
+            if rounded is not None:
+                return rounded
+        return super().add(a, b)
+
+    def _rounded_by_bias(self, x: Number, power: Node) -> Number | None:
+        """A sum times 2^−s, each channel with an s of its own, whose bias holds 2^(s−1) more: its floor is that of x + ½.
+
+        None where the bias may not change, or the sum would leave 32 bits. Where s < 1 the floor needs no rounding.
+        """
+        rule, offset, shifts = (
+            x.node.rule,
+            next(iter(x.node.args[2:]), None),
+            [-x.exponent - n for n in rules.listed(power)],
+        )
+        if not shifts or not isinstance(rule, Total) or offset is None or offset.known is None or offset.buffer is None:
+            return None
+        name, most = offset.buffer.name, max(shifts)
+        if name not in self.draft.may_change or offset.shape != (len(shifts),) or most >= WIDTHS[INT32]:
+            return None
+        held = offset.known.astype(np.int64) + [1 << (s - 1) if s > 0 else 0 for s in shifts]
+        interval, more = (int(held.min()), int(held.max())), 1 << max(most - 1, 0)
+        reach, result = ((low, high + more) for low, high in (rule.reach, rule.result))
+        if arithmetic_type(reach, result, interval) != INT32:
+            return None
+        self.draft.changed[name] = held.astype(np.int32)
+        bias = Node(offset.rule, (), offset.shape, interval=interval, known=held)
+        bias.buffer = offset.buffer
+        return replace(x, node=Node(replace(rule, reach=reach, result=result), (*x.node.args[:2], bias), x.node.shape))
+
+    # tables
+    def lookup(self, table: Sequence[float], index: Value) -> Value:
+        where = self.whole(index)
+        valid = (0, len(table) - 1)
+        if not is_inside(where.node.interval, valid):
+            where.node.interval = by_cases(where.node, where.node)
+        if not is_inside(where.node.interval, valid):
+            low, high = where.node.interval
+            raise self.refuse(f"a table of {len(table)} numbers is read at indices {low} … {high}")
+        mantissas, exponents = zip(*(dyadic(float(v)) for v in table), strict=True)
+        if len(table) > 1 and set(mantissas) == {1}:
+            return self._powers(exponents, where)
+        least = min(exponents)  # zero has the exponent 0, which at most makes the other mantissas larger
+        values = tuple(m << (e - least) for m, e in zip(mantissas, exponents, strict=True))
+        return replace(self._looked_up(values, where), exponent=least)
+
+    def _looked_up(self, values: tuple[int, ...], where: Number) -> Number:
+        return Number(Node(rules.Lookup(values), (where.node,), where.node.shape), where.shape)
+
+    def _powers(self, exponents: Sequence[int], where: Number) -> Number:
+        """2^exponents[index]: a variable shift, without a table where the exponents are evenly spaced."""
+        step = exponents[1] - exponents[0]
+        if all(b - a == step for a, b in pairwise(exponents)):
+            scaled = self.mul(where, Fixed(float(step)))
+            power = self.whole(self.add(scaled, Fixed(float(exponents[0]))))
+        else:
+            power = self._looked_up(tuple(exponents), where)
+        return Number(rules.constant_node(1, where.shape), where.shape, power=self.shaped(power))
 
     # along one axis
     def sum_along(self, x: Value, axis: int) -> Value:

@@ -49,8 +49,8 @@ class Constant(Rule):
 
 
 @dataclass(frozen=True)
-class Listed(Rule):
-    """One constant for each place along the only axis that is longer than 1: a table, or shorter, a number."""
+class _Listed(Rule):
+    """One constant for each place along the only axis that is longer than 1."""
 
     values: tuple[int, ...]
     is_elementwise = False
@@ -335,7 +335,12 @@ def factor_text(place: Place, bits: int, ctype: str) -> str:
 
 def listed_node(values: Sequence[int], shape: Shape) -> Node:
     """A tensor of known numbers along one axis; of one number where they are equal."""
-    return constant_node(values[0], shape) if len(set(values)) == 1 else Node(Listed(tuple(values)), (), shape)
+    return constant_node(values[0], shape) if len(set(values)) == 1 else Node(_Listed(tuple(values)), (), shape)
+
+
+def listed(node: Node) -> tuple[int, ...]:
+    """The numbers of a node that `listed_node` has made; none of others."""
+    return node.rule.values if isinstance(node.rule, _Listed) else ()
 
 
 def constant_node(value: int, shape: Shape = ()) -> Node:

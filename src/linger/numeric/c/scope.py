@@ -35,7 +35,7 @@ from linger.numeric.c.nodes import (
     size_of,
     storage_type,
 )
-from linger.numeric.c.rules import Constant, Listed, Same, converted
+from linger.numeric.c.rules import Constant, Same, converted, listed
 from linger.numeric.c.views import Gathered, Joined, Padded, Total, View
 
 _LONGEST = 72
@@ -64,6 +64,8 @@ class Draft:
         self.lines: list[str] = []
         self.scratch: list[Buffer] = []
         self.helpers: set[str] = set()
+        self.is_crowded = False
+        """Whether its inner loops read so many arrays that compilers run out of registers where it is part of its caller."""
         self.may_change: set[str] = set()
         """The constant inputs that the caller stores as the function asks for."""
         self.changed: dict[str, Array] = {}
@@ -376,7 +378,7 @@ def only_total(filled: Filled) -> Node | None:
     waiting = [node for node, _ in filled]
     while waiting:
         node = waiting.pop()
-        if node in visited or node.buffer is not None or isinstance(node.rule, (Constant, Listed)):
+        if node in visited or node.buffer is not None or isinstance(node.rule, Constant) or listed(node):
             continue
         visited.add(node)
         if isinstance(node.rule, Total) and node.shape == shape:

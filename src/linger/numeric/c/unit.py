@@ -189,6 +189,8 @@ class CFunction:
     in_place: frozenset[int] = frozenset()
     """Inputs whose memory the first output may share: element i is read before element i is written, and never after."""
     is_static: bool = False
+    is_apart: bool = False
+    """Whether compilers must not make it part of its caller (LINGER_SHARED of `linger_simd.h`)."""
     changed: Mapping[int, Array] = field(default_factory=dict)
     """What inputs that may change must hold instead of what they are known as: biases with what rounds the sums."""
 
@@ -202,7 +204,8 @@ class CFunction:
         """The declaration, without a semicolon."""
         constant = [f"const {i.ctype} *{i.name}" for i in self.inputs if i is not None]
         written = [f"{b.ctype} *{b.name}" for b in (*self.outputs, *self.scratch)]
-        return f"{'static ' if self.is_static else ''}void {self.name}({', '.join(constant + written)})"
+        kind = "LINGER_SHARED " if self.is_apart else "static " if self.is_static else ""
+        return f"{kind}void {self.name}({', '.join(constant + written)})"
 
 
 class Unit:
@@ -261,7 +264,8 @@ class Unit:
         scope = Scope(draft, 1)
         kernel = CKernel(draft, scope)
         nodes = [_input(draft, x, n) for x, n in zip(inputs, _named("in", input_names, len(inputs)), strict=True)]
-        draft.may_change.update(n.buffer.name for n, x in zip(nodes, inputs, strict=True) if n and n.buffer and x and x.may_change)
+        buffers = zip(map(_buffer, nodes), inputs, strict=True)
+        draft.may_change.update(b.name for b, x in buffers if b is not None and x is not None and x.may_change)
         results = body(kernel, *map(_value, nodes), **attributes)
         several = results if isinstance(results, tuple) else (results,)
         several, tapped = several[: len(several) - len(taps)], several[len(several) - len(taps) :]
@@ -275,8 +279,10 @@ class Unit:
         function = CFunction(
             name, tuple(map(_buffer, nodes)), outputs, tuple(draft.scratch), "", places, is_static=self._is_static
         )
-        changed = {i: draft.changed[n.buffer.name] for i, n in enumerate(nodes) if n and n.buffer and n.buffer.name in draft.changed}
-        function = replace(function, text=_function_text(function, body, title, draft.lines), changed=changed)
+        changed = {i: draft.changed[b.name] for i, b in enumerate(function.inputs) if b and b.name in draft.changed}
+        is_apart = self._is_static and draft.is_crowded and bool(draft.includes)
+        function = replace(function, changed=changed, is_apart=is_apart)
+        function = replace(function, text=_function_text(function, body, title, draft.lines))
         self._functions[name] = function
         self._helpers |= draft.helpers
         self.includes |= draft.includes

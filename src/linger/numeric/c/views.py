@@ -161,8 +161,9 @@ def sliced(node: Node, axis: int, start: int, size: int) -> Node:
         if isinstance(node.rule, rules.Scale) and isinstance(args[0].rule, rules.Constant):
             return Node(rules.Constant(args[0].rule.value << node.rule.bits), (), shape)
         return Node(node.rule, args, shape, is_real=node.is_real)
-    if isinstance(node.rule, rules.Listed):
-        return rules.listed_node(node.rule.values[start : start + size], shape)
+    values = rules.listed(node)
+    if values:
+        return rules.listed_node(values[start : start + size], shape)
     by = tuple(start if i == axis else 0 for i in range(len(shape)))
     return Node(View(lambda index: shifted_index(index, by)), (node,), shape, is_real=node.is_real)
 

@@ -102,6 +102,8 @@ class _Deferred(OnnxValue):
     data: OnnxValue | None = None
     channels: int | None = None
     """Of a product: the axis of its output channels, whose factors go into the weights."""
+    rank: int = 0
+    """Of a convolution: its axes, so that shapes can be inferred behind it."""
 
 
 class OnnxProducts(OnnxWriter):
@@ -118,11 +120,13 @@ class OnnxProducts(OnnxWriter):
         self._computed: ChainMap[_Deferred, OnnxValue] = ChainMap()
 
     # values that wait
-    def integers(self, make: _Make, write: _Combine, bound: _Make, channels: int | None = None) -> OnnxValue:
+    def integers(
+        self, make: _Make, write: _Combine, bound: _Make, channels: int | None = None, rank: int = 0
+    ) -> OnnxValue:
         """A wide value of whole numbers below `bound` in magnitude; `write` as in `_Narrow`."""
         if not self.is_deferring:
             return make()
-        return _Deferred(DOUBLE, make=make, narrow=lambda: self._whole(write, bound()), channels=channels)
+        return _Deferred(DOUBLE, make=make, narrow=lambda: self._whole(write, bound()), channels=channels, rank=rank)
 
     def _whole(self, write: _Combine, bound: OnnxValue | None) -> _Narrow:
         one = self.scalar(1.0)
@@ -202,7 +206,7 @@ class OnnxProducts(OnnxWriter):
 
         def make() -> OnnxValue:
             x = self._settled(a)
-            return fold(x, super(OnnxProducts, self).per_channel(replace(b, axis=None), x) if b.axis == 1 else b)
+            return fold(x, self._reshape(replace(b, axis=None), [-1, *[1] * (a.rank - 2)]) if b.axis == 1 else b)
 
         def narrow() -> _Narrow | None:
             base = self._base(a)
@@ -421,7 +425,9 @@ class OnnxProducts(OnnxWriter):
             largest = self.add(largest, self._reduce("ReduceMax", self.emit("Abs", [self.wide(b)], DOUBLE), None))
         return replace(largest, is_scalar=True)
 
-    def _product(self, largest: OnnxValue, in_float: _Combine, otherwise: _Make, channels: int = 1) -> OnnxValue:
+    def _product(
+        self, largest: OnnxValue, in_float: _Combine, otherwise: _Make, channels: int = 1, rank: int = 4
+    ) -> OnnxValue:
         """A product, with its largest sum: in float32 from a factor and an offset, or otherwise.
 
         One is added to the sum, so that weights of zero do not allow every factor.
@@ -432,7 +438,7 @@ class OnnxProducts(OnnxWriter):
             holds = self._less(largest, self.scalar(FLOAT32_EXACT))
             return self._choose(holds, lambda: self.cast(in_float(one, zero), DOUBLE), otherwise)
 
-        return self.integers(make, in_float, lambda: self.add(largest, one), channels)
+        return self.integers(make, in_float, lambda: self.add(largest, one), channels, rank)
 
     def _scaled_bias(self, b: _Bias, factor: OnnxValue, offset: OnnxValue) -> OnnxValue:
         """b·factor + offset in float32, which holds it where it holds the product's sums."""
@@ -511,7 +517,7 @@ class OnnxProducts(OnnxWriter):
             return self.scaled(self.cast(w, FLOAT), self._of_rows(factor, len(per_channel)), self.scalar(0.0))
 
         in_float = self._in_float("Conv", x, scaled, b, geometry)
-        return self._product(self._largest_sum(x, w, b, x_bits), in_float, in_integers)
+        return self._product(self._largest_sum(x, w, b, x_bits), in_float, in_integers, rank=len(per_channel))
 
     def _in_float(
         self,

@@ -460,6 +460,7 @@ class Grid:
         is_integer: Whether the rounded tensor holds the integers themselves, not their real values.
         part: The only part that was rounded to this grid: a place on the first axis; None: all of it.
         processes: So many processes round a part of the tensor each.
+        rows: Of weights with a scale, and a parameter, for each output channel, how these are told apart.
     """
 
     scale: Scale
@@ -471,11 +472,12 @@ class Grid:
     is_integer: bool = False
     part: int | None = None
     processes: int = 1
+    rows: Rows = None
 
     def derivative(self, real: Tensor) -> Tensor:
         """∂y/∂s of every element: q − x/s, or q where it saturates."""
         low, high = limits(self.bits)
-        steps = real * self.scale
+        steps = real * (self.scale if self.rows is None else self.rows[1](self.scale, real).to(real.dtype))
         if self.is_relu:
             steps = steps.clamp_(min=0.0)
         whole = (steps + 0.5).floor_()
@@ -518,7 +520,9 @@ class _Learn(torch.autograd.Function):
         own = gradient if grid.part is None else gradient[grid.part]
         real = real.to(own.dtype)
         slopes = grid.derivative(real if factor is None else real * factor)
-        total = slopes.mul_(own).sum() * grid.factor(slopes.numel() * grid.processes)
+        products = slopes.mul_(own)
+        sums = products.sum() if grid.rows is None else grid.rows[2](products).sum(1)
+        total = sums * grid.factor(slopes.numel() * grid.processes // sums.numel())
         shape, dtype = ctx.like
         return gradient, (grid.inward(total) * grid.per_step).to(dtype).reshape(shape), None, None, None
 

@@ -51,7 +51,8 @@ class _LearnedRange:
         layer, device = range_.layer, range_.running.buffer.device
         with torch.inference_mode(mode=False):
             # one axis, because torch's sharding takes no parameter without
-            layer.register_parameter(self.key, nn.Parameter(torch.zeros(1, device=device)))
+            count = 1 if range_.rows is None or range_.chosen is None else range_.chosen.buffer.numel()
+            layer.register_parameter(self.key, nn.Parameter(torch.zeros(count, device=device)))
         if method == "lsq":
             self._width = Stored(layer, f"bits_{range_.name}", device)
             self._width.write(float(bits))
@@ -82,13 +83,14 @@ class _LearnedRange:
         """Set the parameter to the middle of those that give the present scale, and the range to what it then is."""
         bits = (self._bits if self.range.width is None else self.range.width) + self.range.room - self.range.bits
         bound = math.inf if self.range.bound is None else self.range.bound
-        scale = float(smallest([scale_for_range(self._source.read(), bits), bound]))
+        present = torch.tensor(present_range(self.range)) if self.range.rows is not None else self._source.read()
+        scale = torch.as_tensor(smallest([scale_for_range(present, bits), bound]), dtype=torch.float64)
         with torch.no_grad():
             if self._width is not None:
                 self._width.write(float(bits))
-                self.parameter.fill_(2.0**-_MIDDLE / scale)
+                self.parameter.copy_(2.0**-_MIDDLE / scale)
             else:
-                self.parameter.fill_(math.log2(limits(bits)[1] / scale) - _MIDDLE)
+                self.parameter.copy_(torch.log2(limits(bits)[1] / scale) - _MIDDLE)
         self.follow(Pass.here())
 
     def change_width(self, bits: int) -> None:
@@ -109,13 +111,14 @@ class _LearnedRange:
         parameter = self.parameter.detach()
         if hasattr(parameter, "full_tensor"):  # sharded; whole only while a pass runs
             return
-        if parameter.is_cpu:
+        if parameter.is_cpu and parameter.numel() == 1:
             self._write(self._range(float(parameter)))
             return
         known = None if self.range.observes(now) else (parameter.data_ptr(), parameter._version)  # noqa: SLF001 - torch's public name is missing
         if known is None or known != self._known:
             if known is not None:
-                self._range(float(parameter))  # an evaluation may read it, and names what is no number
+                for value in parameter.tolist():  # an evaluation may read it, and names what is no number
+                    self._range(value)
             self._known = known
             self._write(self._range_there(parameter))
 
@@ -167,7 +170,9 @@ class _LearnedRange:
         **how: Any,
     ) -> Tensor:
         """`learn_grid` of a tensor that was rounded by this range; `how` are fields of its `Grid`."""
-        unbounded = scale_for_range(self.range.value(now, self._source), bits)
+        rows = self.range.rows
+        reach = self.range.value(now, self._source) if rows is None else self._range_there(self.parameter.detach())
+        unbounded = scale_for_range(reach, bits)
         per_step: Scale = 1.0
         if self.method == "lsq":
             size, is_negative = self._top / limits(bits)[1], self.parameter.detach() < 0.0
@@ -175,8 +180,16 @@ class _LearnedRange:
         # each process has its part of the batch, but all of the weights
         is_split = now.is_shared and not self.range.is_of_weights
         count = torch.distributed.get_world_size() if is_split else 1
-        grid = Grid(scale, bits, unbounded, self.method == "tqt", per_step, processes=count, **how)
+        grid = Grid(scale, bits, unbounded, self.method == "tqt", per_step, processes=count, rows=rows, **how)
         return learn_grid(rounded, self.parameter, real, grid, factor)
+
+
+def present_range(range_: Range) -> float | tuple[float, ...]:
+    """The range that weights are rounded for now, or those of their channels."""
+    chosen, rows = range_.chosen_range(), range_.real_rows
+    if chosen is None:
+        return range_.largest if rows is None else tuple(rows.abs().amax(1).tolist())
+    return chosen
 
 
 def learn_range(range_: Range, method: str | None, bits: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -91,6 +92,12 @@ class Moments:
         self.yy += right.double().square().sum(1)
         self.xx += left.mT @ left
         self.yx += right.mT @ left
+
+    def times(self, factor: Tensor) -> Moments:
+        """Those of outputs times a factor for each channel, [groups, channels]."""
+        other = copy(self)
+        other.y, other.yy, other.yx = self.y * factor, self.yy * factor**2, self.yx * factor[:, :, None]
+        return other
 
     def centered(self) -> tuple[Tensor, Tensor]:
         """Products of inputs, and of outputs with inputs, around their means: what is left to the weights beside a bias."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -142,11 +142,21 @@ def grid_of(layer: QuantLayer, frozen: Frozen, groups: int) -> Grid:
     is_transposed = layer.transposed_groups is not None
     integers = frozen.weight_integers.reshape(weight.shape)
     rows, now = (to_rows(t, groups, is_transposed=is_transposed).double().cpu() for t in (weight, integers))
+    factor = finer_by(frozen, rows)
     largest, limit = limits(layer.widths.parameter)[1], integer_bound(layer.limited_to.weight, layer.widths.parameter)
-    bound = largest if limit is None else min(largest, int(limit * frozen.scale_w))
+    bound = largest if limit is None or frozen.exponents else min(largest, int(limit * frozen.scale_w))
     bias = rows.new_zeros(rows.shape[:2]) if frozen.bias is None else frozen.bias.double().cpu().reshape(groups, -1)
     ones = torch.ones(rows.shape[2], dtype=torch.float64)
-    return Grid(rows, now, bias, ones / frozen.scale_w, ones * bound)
+    return Grid(rows * factor[:, :, None], now, bias * factor, ones / frozen.scale_w, ones * bound)
+
+
+def finer_by(frozen: Frozen, rows: Tensor) -> Tensor:
+    """By how much the scale of each row's channel is finer than the tensor's, [groups, channels].
+
+    Times that, weights, biases and outputs of a channel lie on the grid of the tensor, and all channels are fitted alike.
+    """
+    exponents = frozen.exponents or (0,) * rows.shape[:2].numel()
+    return torch.tensor(exponents, dtype=torch.float64).exp2().reshape(rows.shape[:2])
 
 
 def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, fit: Fit) -> bool:
@@ -166,7 +176,8 @@ def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, fit: Fit) ->
     integers = from_rows(fit.integers.to(device), layer.weight, is_transposed=layer.transposed_groups is not None)
     is_new_weight = per_weight(is_new, integers, layer.transposed_groups)
     integers = torch.where(is_new_weight, integers, frozen.weight_integers.reshape(integers.shape))
-    weight = integers / scale / per_weight(factor, integers, layer.transposed_groups)
+    scales = scale * finer_by(frozen, fit.integers).flatten().to(device)
+    weight = integers / per_weight(scales * factor, integers, layer.transposed_groups)
     layer.weight.copy_(torch.where(is_new_weight, weight.to(layer.weight), layer.weight))
     limited = clamp(bias, layer.limited_to.bias)
     assert limited is not None  # as the bias
@@ -175,9 +186,12 @@ def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, fit: Fit) ->
         layer.shift_output(torch.where(is_new, bias, 0.0))  # it gets a bias
     else:
         layer.bias.copy_(torch.where(is_new, bias.to(layer.bias), layer.bias))
-    layer.ranges["w"].choose_range(limits(layer.widths.parameter)[1] / scale)
+    reach = limits(layer.widths.parameter)[1] / scales
+    layer.ranges["w"].choose_range(tuple(reach.tolist()) if layer.ranges["w"].rows else float(reach[0]))
     again = layer.freeze(scale_x)
-    is_kept = again.scale_w == scale and bool((again.weight_integers.reshape(integers.shape) == integers).all())
+    is_kept = (again.scale_w, again.exponents) == (scale, frozen.exponents) and bool(
+        (again.weight_integers.reshape(integers.shape) == integers).all()
+    )
     if not is_kept:
         layer.load_state_dict(before)
         layer.ranges["w"].choose_range(chosen)
@@ -203,7 +217,10 @@ def improve_product(pair: Pair, layer: QuantLayer, count: int) -> list[Change]:
         return []
     (fitting, call), (judging, _) = learned, held
     grid = grid_of(layer, call.frozen, call.rows.shape[1])
-    fit = fit_integers(grid, fitting, judging)
+    factor = finer_by(call.frozen, grid.integers)
+    judging = judging.times(factor)
+    fit = fit_integers(grid, fitting.times(factor), judging)
+    fit = replace(fit, bias=fit.bias / factor)
     if not bool(fit.is_new.any()) or not put_integers(layer, call.frozen, call.scale_x, fit):
         return []
     return [change_of(layer.path, grid, fit, judging)]

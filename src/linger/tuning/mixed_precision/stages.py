@@ -64,7 +64,8 @@ class _Place:
             bits_of = {Kind.INPUT: widths.data, Kind.WEIGHT: widths.parameter, Kind.OUTPUT: widths.output}
             for each in self.module.learned_ranges:
                 if each.kind is not None and each.learned is not None:
-                    each.learned.change_width(bits_of[each.kind])
+                    bits = bits_of[each.kind]
+                    each.learned.change_width(bits + each.users.is_unsigned(bits))
             return
         QUANTIZATION.put(self.module, QuantChoice(widths=widths))
         for function in self.functions:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from linger.errors import UsageError, listing
+from linger.graph.core.dialects import makes_unsigned
 from linger.graph.core.nodes import required_inputs
 from linger.verification.array_files import Array, load_arrays, natural_order, read_text
 from linger.verification.devices.dump_manifest import NAMES, ManifestEntry, read_manifest
@@ -407,7 +408,7 @@ def _dumped(value: ir.Value, tensors: Matched, found: FoundInputs) -> Array | No
         dump = tensors[output][0]
         if dump.op_input is not None:  # linger.Dumper keeps the real numbers that a Quant reads
             return dump.op_input
-        if len(value.uses()) == 1 and dump.array.dtype.kind == "i":
+        if len(value.uses()) == 1 and dump.array.dtype.kind in "iu":
             found.used.add(output)
             found.notes[f"The input {name} is made from the dumped integers {output}."] = None
             return _shaped(dump.array / _scale(quants[output]), value)
@@ -417,7 +418,8 @@ def _dumped(value: ir.Value, tensors: Matched, found: FoundInputs) -> Array | No
 def _real(dump: DumpTensor, value: ir.Value, quants: list[ir.Node], found: FoundInputs) -> Array:
     """An input as real numbers: integers are divided by the scale of the Quant behind it, which restores them exactly."""
     scales = {_scale(node) for node in quants}
-    is_quantized = dump.array.dtype.kind == "i" and not dump.is_text
+    kinds = "iu" if all(map(makes_unsigned, quants)) else "i"  # else bytes may be those of an image
+    is_quantized = dump.array.dtype.kind in kinds and not dump.is_text
     is_real = value.dtype is not None and value.dtype.is_floating_point()
     if not (is_quantized and is_real and len(scales) == 1 and len(quants) == len(value.uses())):
         return dump.array

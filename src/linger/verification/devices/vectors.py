@@ -65,14 +65,16 @@ class _Vector:
 
     @property
     def q_format(self) -> str | None:
-        """Whole and fractional bits, as `Q3.4`; None where there is no scale or it is no power of two."""
-        if self.scale is None or self.array.dtype.kind != "i":
+        """Whole and fractional bits, as `Q3.4`, unsigned `UQ4.4`; None where there is no scale or it is no power of two."""
+        sign = self.array.dtype.kind
+        if self.scale is None or sign not in "iu":
             return None
         mantissa, exponent = np.frexp(self.scale)
         if mantissa != 0.5:
             return None
         fraction = int(exponent) - 1
-        return f"Q{(self.bits or self.array.dtype.itemsize * 8) - 1 - fraction}.{fraction}"
+        whole = (self.bits or self.array.dtype.itemsize * 8) - fraction
+        return f"Q{whole - 1}.{fraction}" if sign == "i" else f"UQ{whole}.{fraction}"
 
     @property
     def raw(self) -> bytes:
@@ -411,5 +413,6 @@ class _Run:
             return "input"
         if fact.name in self._outputs:
             return "output"
-        is_integer = computed[fact.name].dtype in _INTEGERS and fact.name not in self._constants
+        is_byte = computed[fact.name].dtype == np.uint8 and fact.scale is not None  # others stand for other things
+        is_integer = (is_byte or computed[fact.name].dtype in _INTEGERS) and fact.name not in self._constants
         return "intermediate" if is_integer else None
