@@ -354,9 +354,6 @@ def _accumulator(
 ) -> _Accumulator:
     scales = {n: node.attributes[n].as_float() for n in ("scale_x", "scale_w", "scale_o") if n in node.attributes}
     is_known = len(scales) == 3 and all(math.isfinite(s) and s > 0 for s in scales.values())
-    listed = node.attributes.get("exponents_w")  # their number and their ends are judged as settings
-    exponents = np.array(listed.as_ints() if listed is not None and listed.type == ir.AttributeType.INTS else [], float)
-    powers = np.exp2(-exponents) if len(exponents) == len(sums.positive) else np.ones(len(sums.positive))
     return _Accumulator(
         sums=sums,
         bias=np.zeros(len(sums.positive), np.int64) if bias is None else bias.tensor.numpy().astype(np.int64),
@@ -364,10 +361,19 @@ def _accumulator(
         # what a recurrent layer feeds back is its own output
         data_bits=widths["o_bits"] if name == "w_hh" else widths["data_bits"],
         output_bits=widths["o_bits"],
-        ratio=scales["scale_o"] / (scales["scale_x"] * scales["scale_w"]) * powers if is_known else None,
+        ratio=scales["scale_o"] / (scales["scale_x"] * scales["scale_w"]) * _channel_powers(node, len(sums.positive))
+        if is_known
+        else None,
         is_gate=op.is_recurrent,
         is_unsigned=(name == "w" and _has_unsigned(node.inputs[0]), makes_unsigned(node)),
     )
+
+
+def _channel_powers(node: ir.Node, channels: int) -> NDArray[np.float64]:
+    """2^−e of each channel's exponent e; ones where a layer has none, or another number of them, which settings are judged for."""
+    given = node.attributes.get("exponents_w")
+    exponents = given.as_ints() if given is not None and given.type == ir.AttributeType.INTS else ()
+    return np.exp2(-np.array(exponents, float)) if len(exponents) == channels else np.ones(channels)
 
 
 def _has_unsigned(value: ir.Value | None) -> bool:

@@ -374,10 +374,11 @@ def newer_attributes(
         raise NoEquivalent(listing(unknown), EXPORT_AGAIN)
     _require(op, node.attributes, {})
     written = made_attributes({**newer.fixed, **more})
+    without = written.keys() | (EXTENSIONS.keys() - node.attributes.keys())
     for attribute in op.attributes:
         name = newer.older_names.get(attribute.name, attribute.name)
         given = node.attributes.get(attribute.name)
-        if attribute.kind == "str" or name in written or (given is None and name in EXTENSIONS):
+        if attribute.kind == "str" or name in without:
             continue  # platform_quant, castor_mode, mode, and the chip, which is written below; defaults that mean nothing
         written |= made_attributes({name: attribute.default}) if given is None else {name: renamed(given, name)}
     written |= {name: a for name, a in node.attributes.items() if op.is_variadic_attribute(name)}

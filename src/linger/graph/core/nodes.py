@@ -80,12 +80,15 @@ def _problem(attribute: ir.Attr, kind: ir.AttributeType) -> str | None:
         return f"{name} = {value:g} is no scale, which is a number above 0"
     if name.endswith("bits") and not 1 < value <= _WIDEST:
         return f"{name} = {value} is no width, which is 2 to {_WIDEST}"
-    if name == "o_unsigned" and value not in (0, 1):
-        return f"o_unsigned = {value} is neither 0 nor 1"
-    if name in EXTENSIONS and kind == ir.AttributeType.INTS and not all(0 <= each < _WIDEST for each in value):
-        wrong = next(each for each in value if not 0 <= each < _WIDEST)
-        return f"{name} holds {wrong}, which is no exponent of a channel, a whole number from 0 to {_WIDEST - 1}"
-    return None
+    return _extension_problem(name, value) if name in EXTENSIONS else None
+
+
+def _extension_problem(name: str, value: Any) -> str | None:
+    if name == "o_unsigned":
+        return None if value in (0, 1) else f"o_unsigned = {value} is neither 0 nor 1"
+    wrong = next((each for each in value if not 0 <= each < _WIDEST), None)
+    what = f"no exponent of a channel, a whole number from 0 to {_WIDEST - 1}"
+    return None if wrong is None else f"{name} holds {wrong}, which is {what}"
 
 
 def opset_of(model: ir.Model) -> int:

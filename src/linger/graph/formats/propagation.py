@@ -507,19 +507,20 @@ def _formats_of_integer_op(book: FormatBook, node: ir.Node, facts: list[TensorFo
     if _keeps_reals(node, fact):
         book.result.kept_real.append(Use(node, 0))
         return [plain(target)]
-    bits, width = integer_bits(target), integer_bits(fact.element)
-    signs = [element == ir.DataType.UINT8 for element in (fact.element, target)]
-    if (
-        bits is not None
-        and width is not None
-        and bits >= width
-        and (signs[0] == signs[1] or (bits > width and signs[0]))
-    ):
+    if _holds(target, fact.element):
         return [quantized(fact.scale, fact.bits, target)]
     if target != ir.DataType.INT64 or not _is_cast_back(node):
         reason = f"it takes the integers of {Use(node, 0).value.name!r} ({fact}) as they are, without their scale"
         book.find(node, reason, "If real numbers are meant, put a Dequant before it.", MISSING_DEQUANT, WARNING)
     return [plain(target)]
+
+
+def _holds(target: ir.DataType | None, source: ir.DataType | None) -> bool:
+    """Whether a type of quantized tensors holds every number of another one."""
+    bits, width = integer_bits(target), integer_bits(source)
+    if bits is None or width is None or ir.DataType.UINT8 not in (source, target):
+        return bits is not None and width is not None and bits >= width
+    return source == target or bits > width
 
 
 def _keeps_reals(node: ir.Node, fact: TensorFormat) -> bool:

@@ -131,10 +131,15 @@ def _adopt_standard_integer_ops(model: ir.Model, changes: Changes) -> None:
         return
     standard = {op.standard_name: op for op in ops().values()}
     for node in [n for n in all_nodes(model) if not n.domain and n.op_type in standard and n.inputs]:
-        is_carrier = node.outputs[0].name is not None and stands_for(node.outputs[0].name) != node.outputs[0].name
-        if _width(node.inputs[0]) is not None and not is_carrier:
+        if _holds_integers(node):
             _adopt(node, standard[node.op_type])
             changes.note(describe(node), "moved into the dialect")
+
+
+def _holds_integers(node: ir.Node) -> bool:
+    """Whether a node reads integers, and is no carrier of a file that is being written."""
+    name = str(node.outputs[0].name)
+    return _width(node.inputs[0]) is not None and stands_for(name) == name
 
 
 def _adopt(node: ir.Node, op: Op) -> None:
@@ -181,6 +186,14 @@ def _refusal(node: ir.Node, op: Op) -> str | None:
     if misfit is not None or op.refusal is None:
         return misfit
     return op.refusal(_NodeFacts(attributes, dict(zip(op.inputs, node.inputs, strict=False))))
+
+
+def _leave_out_exponents(model: ir.Model) -> None:
+    """No shape depends on exponents, and a body that reshapes them by a computed size hides its own."""
+    for node in [node for node in dialect_nodes(model) if not _SCALED.keys().isdisjoint(node.attributes)]:
+        node.domain = DOMAIN
+        for name in _SCALED.keys() & node.attributes.keys():
+            del node.attributes[name]
 
 
 _SCALED = {"exponents_w": "w", "exponents_iw": "w_ih", "exponents_hw": "w_hh"}
@@ -321,25 +334,26 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         UnsupportedError: Nodes whose op linger does not know, all of them named.
     """
     changes = Changes() if is_normal else bring_to_normal_form(model)
+<<<<<<< HEAD
+    if is_for_shapes:
+        _leave_out_exponents(model)
+    library: dict[
+        tuple[str, str | None, int, int, bool, frozenset[str], tuple[int, ...]],
+        tuple[ir.Function, Mapping[str, Derived]],
+    ] = {}
+=======
     for node in [n for n in dialect_nodes(model) if is_for_shapes and not _SCALED.keys().isdisjoint(n.attributes)]:
         node.domain = (
             DOMAIN  # no shape depends on exponents, and a body that reshapes them by a computed size hides its own
         )
         for name in _SCALED.keys() & node.attributes.keys():
             del node.attributes[name]
-    library: dict[
-        tuple[str, str | None, int, int, bool, frozenset[str], tuple[int, ...]],
-        tuple[ir.Function, Mapping[str, Derived]],
-    ] = {}
+    library: dict[tuple[Hashable, ...], tuple[ir.Function, Mapping[str, Derived]]] = {}
+>>>>>>> part-onnx
     for node in [n for n in dialect_nodes(model) if n.op_identifier() not in model.functions]:
         op = op_of(node)
         arity, bits, is_narrow = len(node.inputs), element_bits_of(node), is_narrow_exact(node, op)
-        extensions = extensions_of(attributes_of(node, op))
-        if (
-            is_for_shapes
-        ):  # exponents change no shape, and inference does not follow how they are brought to the channels
-            extensions &= {"o_unsigned"}
-        unsigned = tuple(i for i, x in enumerate(node.inputs) if x is not None and x.dtype == ir.DataType.UINT8)
+        extensions, unsigned = _numbers_of(node, op, is_for_shapes=is_for_shapes)
         key = (op.name, op.platform, arity, bits, is_narrow, extensions, unsigned)
         if key not in library:
             build = partial(build_function, op, opset=opset_of(model), is_for_shapes=is_for_shapes)
@@ -354,6 +368,13 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         model.graph.opset_imports.setdefault(function.domain, DOMAIN_VERSION)
         model.ir_version = max(model.ir_version, FUNCTION_IR_VERSION)
     return changes
+
+
+def _numbers_of(node: ir.Node, op: Op, *, is_for_shapes: bool) -> tuple[frozenset[str], tuple[int, ...]]:
+    """The extensions that a node uses, but exponents where only shapes count, and the places of its unsigned inputs."""
+    extensions = extensions_of(attributes_of(node, op))
+    unsigned = tuple(i for i, x in enumerate(node.inputs) if x is not None and x.dtype == ir.DataType.UINT8)
+    return extensions & {"o_unsigned"} if is_for_shapes else extensions, unsigned
 
 
 def _call(node: ir.Node, op: Op, function: ir.Function, derived: Mapping[str, Derived]) -> None:
@@ -392,9 +413,9 @@ def build_function(
     kernel.is_narrow_exact, kernel.is_deferring = is_narrow_exact, not is_for_shapes
     names, references, defaults = _signature(op, arity, extensions)
     inputs = [ir.Value(name=name) for name in names]
-    types = [_input_type(op, name, element_bits) for name in names]
-    types = [ir.DataType.UINT8 if i in unsigned else each for i, each in enumerate(types)]
-    arguments = [OnnxValue(each, x) for each, x in zip(types, inputs, strict=True)]
+    types = {i: _input_type(op, name, element_bits) for i, name in enumerate(names)}
+    types |= dict.fromkeys(unsigned, ir.DataType.UINT8)
+    arguments = [OnnxValue(types[i], x) for i, x in enumerate(inputs)]
     results = op.body(kernel, *op.arrange(arguments), **references, **defaults)
     outputs = _materialized(kernel, op, results)
     graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
@@ -402,8 +423,7 @@ def build_function(
         if not any(value in outputs or value.uses() for value in node.outputs):
             remove_nodes([node])
     parameters = [ir.Attr(n, ATTRIBUTE_TYPES[each.kind], None) for n, each in (references | kernel.derived).items()]
-    domain = _domain(op, arity, extensions, is_narrow_exact=is_narrow_exact)
-    domain += "".join(f".u{i}" for i in unsigned)
+    domain = _domain(op, arity, extensions, unsigned, is_narrow_exact=is_narrow_exact)
     if kernel.depends_on_element and element_bits != _PLAIN_ELEMENT_BITS:
         domain += f".i{element_bits}"
     return ir.Function(domain, op.name, graph=graph, attributes=parameters), kernel.derived
@@ -425,11 +445,12 @@ def _materialized(kernel: OnnxKernel, op: Op, results: Any) -> list[ir.Value]:
     return [kernel.materialize(result) for result in (results if len(op.outputs) > 1 else [results])]
 
 
-def _domain(op: Op, arity: int, extensions: frozenset[str], *, is_narrow_exact: bool) -> str:
-    """The domain of an op's function: a sub-domain for a chip, for an unusual number of inputs, for float64, for extensions."""
+def _domain(op: Op, arity: int, extensions: frozenset[str], unsigned: tuple[int, ...], *, is_narrow_exact: bool) -> str:
+    """The domain of an op's function: a sub-domain for a chip, an unusual number of inputs, float64, extensions, unsigned inputs."""
     usual = _PLAIN_ARITY if op.is_variadic else len(op.forms[0]) if op.forms else arity
     parts = [DOMAIN, op.platform, None if arity == usual else f"n{arity}", None if is_narrow_exact else "f64"]
-    return ".".join(filter(None, [*parts, *(part for name, (part, _) in EXTENSIONS.items() if name in extensions)]))
+    parts += [part for name, (part, _) in EXTENSIONS.items() if name in extensions]
+    return ".".join(filter(None, [*parts, *(f"u{i}" for i in unsigned)]))
 
 
 def _input_type(op: Op, name: str, element_bits: int) -> ir.DataType:

@@ -112,6 +112,10 @@ class _ByteWriter(FormWriter):
         """What stands for 0, for this node alone."""
         return self.initializer(zero, dtype, "zero_point")
 
+    def holds(self, x: _Carrier | None) -> bool:
+        """Whether the result has every number that a carrier stands for."""
+        return x is not None and (x.zero == 0 if self.is_unsigned else x.is_limited)
+
     @property
     def is_unsigned(self) -> bool:
         """Whether the result has 0 … 255."""
@@ -183,12 +187,11 @@ def _plan(w: _ByteWriter) -> _Product | None:
     weight, bias, shifts = w.known(1), w.known(2), _shifts(w.attributes)
     if weight is None or bias is None or ((shifts < -_LARGEST_LEFT_SHIFT) | (shifts > _LARGEST_SHIFT)).any():
         return None
-    is_relu = w.is_unsigned or w.meets_relu
-    has_offset = bool((shifts > 0).any()) and not is_relu
-    data = w.carry(w.input(0))
-    if data is None or (has_offset and MIDDLE * 2.0 ** shifts.min() < 1):
+    is_relu, data = w.is_unsigned or w.meets_relu, w.carry(w.input(0))
+    offset, zero_point = (np.zeros(1), 0) if is_relu else _offset(shifts)
+    if data is None or offset is None:
         return None
-    total = bias.astype(np.int64) + ((MIDDLE * 2.0**shifts).astype(np.int64) if has_offset else 0)
+    total = bias.astype(np.int64) + offset.astype(np.int64)
     magnitudes = np.abs(weight.astype(np.int64))
     bits = w.attributes["data_bits"] - (w.input(0).dtype == ir.DataType.INT8)
     reach = by_output(magnitudes, None).sum(axis=1) * 2**bits
@@ -198,8 +201,15 @@ def _plan(w: _ByteWriter) -> _Product | None:
     weight_zero = 0 if is_signed else MIDDLE
     stored = (weight.astype(np.int16) + weight_zero).astype(np.int8 if is_signed else np.uint8)
     scale = 2.0**-shifts * np.where(shifts > 0, 1.0 + _LIFT, 1.0)
-    zero_point = 0 if is_relu or has_offset else MIDDLE
     return _Product(data, stored, weight_zero, total.astype(np.int32), scale, zero_point, is_relu)
+
+
+def _offset(shifts: NDArray[np.int64]) -> tuple[NDArray[Any] | None, int]:
+    """What is added to sums so that their carriers are not negative, and the zero point; None where it is no whole number."""
+    if not (shifts > 0).any():
+        return np.zeros(1), MIDDLE
+    offset = MIDDLE * 2.0**shifts
+    return None if (offset < 1).any() else offset, 0
 
 
 def convolution(w: _ByteWriter) -> _Carrier | ir.Value | None:
@@ -265,7 +275,7 @@ def clip(w: _ByteWriter) -> _Carrier | ir.Value | None:
     if low is None or high is None or x is None or high < low or (x.zero == 0 and high < 0):
         return None
     has_low, has_high = low > -x.zero, high + x.zero < x.highest
-    ends: list[ir.Value | None] = [w.initializer(low + x.zero, np.uint8, "limit") if has_low or w.is_unsigned else None]
+    ends: list[ir.Value | None] = [w.initializer(low + x.zero, np.uint8, "limit") if has_low else None]
     if has_high:
         ends.append(w.initializer(high + x.zero, np.uint8, "limit"))
     is_idle = not has_low and not has_high
@@ -284,11 +294,9 @@ def max_pool(w: _ByteWriter) -> _Carrier | ir.Value | None:
 def cat(w: _ByteWriter) -> _Carrier | ir.Value | None:
     """Concat of carriers, where nothing changes its scale, and nothing is too large or too small for the result."""
     a, count = w.attributes, len(w.node.inputs)
-    carriers = [x for x in (w.carrier_of(w.input(i)) for i in range(count)) if x is not None]
+    carriers = [x for x in (w.carrier_of(w.input(i)) for i in range(count)) if x is not None and w.holds(x)]
     zeros = {x.zero for x in carriers}
     if len(carriers) < count or len(zeros) > 1 or any(a[f"scale_x_{i}"] != a["scale_o"] for i in range(count)):
-        return None
-    if MIDDLE in zeros if w.is_unsigned else not all(x.is_limited for x in carriers):
         return None
     return w.finish(w.emit("Concat", [x.value for x in carriers], axis=a["dim"]), zeros.pop())
 

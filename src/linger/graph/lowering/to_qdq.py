@@ -288,12 +288,10 @@ def _plan_product(w: _QdqWriter, *, is_transposed: bool = False) -> _Product | s
     if weight is None or bias is None:
         return "its weights are not constant, so the sum has no known bound"
     exponents, is_unsigned = a.get("exponents_w", ()), w.kind is np.uint8
-    if exponents and is_transposed and a["group"] > 1:
-        return "a DequantizeLinear has no scale for each output channel of a transposed convolution with groups"
     rows = by_output(np.abs(weight.astype(np.int16)), a["group"] if is_transposed else None)
     shifts = math.frexp(a["scale_x"] * a["scale_w"] / a["scale_o"])[1] - 1 + np.asarray(exponents or 0, np.int64)
     chosen, zero_point, nudge = _rounding_bias(bias, shifts, is_unsigned=is_unsigned, is_symmetric=w.is_symmetric)
-    shift = int(shifts.min(initial=_LARGEST_LIFTED_SHIFT)) if exponents else int(shifts)  # where an error is largest
+    shift = int(np.min(shifts))  # where an error is largest
     has_half, reasons = bool((shifts > 0).any()) and not nudge, []
     if has_half:
         reasons.append("an integer kernel rounds the half unit in the bias away, and ties go to even")
@@ -462,8 +460,8 @@ def to_qdq(model: ir.Model, *, is_symmetric: bool = False) -> _QdqReport:
         op = op_of(node)
         attributes = attributes_of(node, op)
         writer = _QdqWriter(node, attributes, lambda v: scales.get(v.name, _UNKNOWN_SCALE), is_symmetric=is_symmetric)
-        obstacle = _obstacle(node, op, attributes, opset_of(model), is_symmetric=is_symmetric)
-        written = obstacle or FORMS[op.float_op or ""](writer)
+        missing = _missing_numbers(node, attributes, opset_of(model), is_symmetric=is_symmetric)
+        written = missing or _obstacle(node, op, attributes) or FORMS[op.float_op or ""](writer)
         if isinstance(written, str):
             written = _QdqNode(None, reason=written)
         nodes.append(replace(written, name=describe(node)))
@@ -486,15 +484,22 @@ def _scales(model: ir.Model) -> dict[str | None, float]:
     return scales
 
 
-def _obstacle(node: ir.Node, op: Op, attributes: dict[str, Any], opset: int, *, is_symmetric: bool) -> str | None:
-    """Why no QDQ form can be tried."""
-    if op.float_op is None:
-        return f"{node.op_type} has no QDQ form"
+def _missing_numbers(node: ir.Node, attributes: Mapping[str, Any], opset: int, *, is_symmetric: bool) -> str | None:
+    """Why a scale for each channel, or unsigned bytes, have no QDQ form here."""
     if attributes.get("exponents_w") and opset < _AXIS_OPSET:
         return f"DequantizeLinear has one scale before opset {_AXIS_OPSET}; export with a newer one"
+    if attributes.get("exponents_w") and "output_padding" in attributes and attributes["group"] > 1:
+        return "a DequantizeLinear has no scale for each output channel of a transposed convolution with groups"
     is_unsigned = any(getattr(value, "dtype", None) == ir.DataType.UINT8 for value in (*node.inputs, *node.outputs))
     if is_symmetric and is_unsigned:
         return "of unsigned bytes, a zero point of 0 is not in the middle; export without qdq_symmetric, or quantize without them"
+    return None
+
+
+def _obstacle(node: ir.Node, op: Op, attributes: dict[str, Any]) -> str | None:
+    """Why no QDQ form can be tried."""
+    if op.float_op is None:
+        return f"{node.op_type} has no QDQ form"
     scales = (value for name, value in attributes.items() if name.startswith("scale_"))
     odd = next(itertools.filterfalse(is_power_of_two, scales), None)
     if odd is not None:

@@ -226,25 +226,27 @@ class CProducts(CArithmetic):
 
         None where the bias may not change, or the sum would leave 32 bits. Where s < 1 the floor needs no rounding.
         """
-        rule, offset, shifts = (
-            x.node.rule,
-            next(iter(x.node.args[2:]), None),
-            [-x.exponent - n for n in rules.listed(power)],
-        )
-        if not shifts or not isinstance(rule, Total) or offset is None or offset.known is None or offset.buffer is None:
-            return None
-        name, most = offset.buffer.name, max(shifts)
-        if name not in self.draft.may_change or offset.shape != (len(shifts),) or most >= WIDTHS[INT32]:
+        rule, shifts = x.node.rule, [-x.exponent - n for n in rules.listed(power)]
+        offset = self._own_bias(x.node, len(shifts))
+        if offset is None or offset.known is None or not isinstance(rule, Total) or max(shifts) >= WIDTHS[INT32]:
             return None
         held = offset.known.astype(np.int64) + [1 << (s - 1) if s > 0 else 0 for s in shifts]
-        interval, more = (int(held.min()), int(held.max())), 1 << max(most - 1, 0)
+        interval, more = (int(held.min()), int(held.max())), 1 << max(max(shifts) - 1, 0)
         reach, result = ((low, high + more) for low, high in (rule.reach, rule.result))
         if arithmetic_type(reach, result, interval) != INT32:
             return None
-        self.draft.changed[name] = held.astype(np.int32)
         bias = Node(offset.rule, (), offset.shape, interval=interval, known=held)
         bias.buffer = offset.buffer
+        assert bias.buffer is not None  # a bias that may change is an input
+        self.draft.changed[bias.buffer.name] = held.astype(np.int32)
         return replace(x, node=Node(replace(rule, reach=reach, result=result), (*x.node.args[:2], bias), x.node.shape))
+
+    def _own_bias(self, total: Node, channels: int) -> Node | None:
+        """The known bias of a sum, one number for each channel, where what is stored may change."""
+        offset = next(iter(total.args[2:]), None)
+        if offset is None or offset.known is None or offset.buffer is None:
+            return None
+        return offset if offset.buffer.name in self.draft.may_change and offset.shape == (channels,) else None
 
     # tables
     def lookup(self, table: Sequence[float], index: Value) -> Value:

@@ -66,7 +66,7 @@ class Draft:
         self.helpers: set[str] = set()
         self.is_crowded = False
         """Whether its inner loops read so many arrays that compilers run out of registers where it is part of its caller."""
-        self.may_change: set[str] = set()
+        self.may_change: frozenset[str] = frozenset()
         """The constant inputs that the caller stores as the function asks for."""
         self.changed: dict[str, Array] = {}
         """What such inputs must hold."""

@@ -50,6 +50,11 @@ def base_of(scale: Scale) -> Scale:
     return float(scale.min()) if scale.is_cpu else scale.min()
 
 
+def finest_of(scale: Scale) -> Scale:
+    """The scale of a tensor of weights, or the finest one of its channels."""
+    return 1.0 / base_of(1.0 / scale)
+
+
 def exponents_of(scale: Scale) -> tuple[int, ...]:
     """By how many powers of two the scale of each channel is finer than the tensor's; nothing where none is."""
     if not isinstance(scale, Tensor) or not scale.dim():
@@ -373,14 +378,9 @@ def weight_scale(
     Raises:
         UsageError: The weights hold NaN or infinity; on a device, whose values are not read, both become NaN.
     """
-    is_by_channel = isinstance(largest, Tensor) and largest.dim() > 0
-    if (not isinstance(largest, Tensor) or largest.is_cpu) and not math.isfinite(
-        largest.max() if is_by_channel else largest
-    ):
+    if not isinstance(largest, Tensor) and not math.isfinite(largest):
         raise UsageError(f"{where}: the weights hold NaN or infinity, so no scale can be chosen.")
     reach = largest if chosen is None else chosen
-    if is_by_channel:
-        return _channel_scales(reach, bits, bias, scale_x)
     scale = scale_for_range(reach, bits) if isinstance(reach, Tensor) else scale_for(reach, bits)
     if bias is None or not bias.numel():
         return scale
@@ -388,8 +388,18 @@ def weight_scale(
     return smallest([scale, scale_for_range(offset * scale_x, BIAS_BITS)])
 
 
-def _channel_scales(reach: Tensor, bits: int, bias: Tensor | None, scale_x: Scale) -> Tensor:
-    """The scale of each channel; one of zeros has that of the tensor."""
+def output_channels(weight: Tensor, transposed_groups: int | None) -> int:
+    """How many output channels weights have; those of a transposed convolution are [in, out/groups, …]."""
+    return weight.shape[0] if transposed_groups is None else weight.shape[1] * transposed_groups
+
+
+def channel_scales(
+    largest: Tensor, bits: int, bias: Tensor | None, scale_x: Scale, where: str, *, chosen: Tensor | None = None
+) -> Tensor:
+    """`weight_scale` of each output channel; a channel of zeros has the scale of the tensor."""
+    if largest.is_cpu and not largest.isfinite().all():
+        raise UsageError(f"{where}: the weights hold NaN or infinity, so no scale can be chosen.")
+    reach = largest if chosen is None else chosen
     scales = scale_for_range(reach, bits)
     if bias is not None:
         scales = torch.minimum(scales, scale_for_range(bias.detach().abs().double() * scale_x, BIAS_BITS))

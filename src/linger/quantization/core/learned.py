@@ -111,14 +111,19 @@ class _LearnedRange:
         parameter = self.parameter.detach()
         if hasattr(parameter, "full_tensor"):  # sharded; whole only while a pass runs
             return
-        if parameter.is_cpu and parameter.numel() == 1:
+        if parameter.is_cpu and self.range.rows is None:
             self._write(self._range(float(parameter)))
             return
+        self._follow_there(parameter, now)
+
+    def _follow_there(self, parameter: Tensor, now: Pass) -> None:
+        """The same of a parameter on a device, which training does not read, or with a number for each channel."""
         known = None if self.range.observes(now) else (parameter.data_ptr(), parameter._version)  # noqa: SLF001 - torch's public name is missing
         if known is None or known != self._known:
-            if known is not None:
-                for value in parameter.tolist():  # an evaluation may read it, and names what is no number
-                    self._range(value)
+            for value in (
+                () if known is None else parameter.tolist()
+            ):  # an evaluation reads it, and names what is no number
+                self._range(value)
             self._known = known
             self._write(self._range_there(parameter))
 
@@ -205,17 +210,13 @@ def learn_range(range_: Range, method: str | None, bits: int) -> None:
 
 
 def load_learned(ranges: Iterable[Range], state_dict: dict[str, Any], prefix: str) -> list[Range]:
-    """Let ranges have what a checkpoint has for them, parameters to learn above all; returns those that begin at its ranges, as it has none.
+    """Learn the ranges that a checkpoint has parameters for; returns those that begin at its ranges, as it has none.
 
     A checkpoint of an earlier stage has no ranges: what is here stays.
     """
     begun = []
     for range_ in ranges:
-        if range_.users.unsigned is None and f"{prefix}unsigned_{range_.name}" in state_dict:
-            range_.users.add_unsigned()
-        chosen = state_dict.get(f"{prefix}chosen_{range_.name}")
-        if chosen is not None and not range_.layer.is_layer:  # of a function that no pass has run yet
-            range_.split(chosen.numel(), None)
+        _make_room(range_, state_dict, prefix)
         for method, start in PREFIXES.items():
             if range_.learned is None and f"{prefix}{start}{range_.name}" in state_dict:
                 range_.learned = _LearnedRange(range_, method, range_.width or _USUAL_BITS)
@@ -225,3 +226,12 @@ def load_learned(ranges: Iterable[Range], state_dict: dict[str, Any], prefix: st
             if prefix + range_.running.key in state_dict:
                 begun.append(range_)
     return begun
+
+
+def _make_room(range_: Range, state_dict: dict[str, Any], prefix: str) -> None:
+    """Add the buffers that a checkpoint has for a range: its sign, and the ranges of channels of a function that no pass has run."""
+    if range_.users.unsigned is None and f"{prefix}unsigned_{range_.name}" in state_dict:
+        range_.users.add_unsigned()
+    chosen = state_dict.get(f"{prefix}chosen_{range_.name}")
+    if chosen is not None and not range_.layer.is_layer:
+        range_.split(chosen.numel(), None)

@@ -334,12 +334,13 @@ def histogram_of(range_: Range) -> Histogram | None:
     return range_.histogram
 
 
-def channel_ranges(range_: Range, choice: Choice, where: str) -> tuple[float, ...] | None:
+def channel_ranges(range_: Range, choice: Choice, where: str, *, is_settled: bool) -> float | tuple[float, ...] | None:
     """The range of each output channel of weights, by a method; None where they are not known."""
+    del is_settled
     with gathered(range_.layer):
         rows = range_.real_rows
     if rows is None or choice.written == MAX:
-        return None
+        return None if choice.written != MAX else 0.0
     if choice.name == "mse":
         return tuple(_least_squares_of_rows(rows.double(), range_.bits).tolist())
     return tuple(choice.range_of(Histogram.of(row).bins(-math.inf, math.inf), range_.bits, where) for row in rows)
@@ -369,20 +370,23 @@ def find_ranges(
     """
     changes: dict[str, tuple[Choice, float | tuple[float, ...]]] = {}
     for key, range_ in ranges.items():
-        choice = plan.choice(range_)
-        if choice is not None and range_.rows is not None:
-            several = channel_ranges(range_, choice, f"{plan.where}: {key}")
-            changes |= {} if several is None and choice.written != MAX else {key: (choice, several or 0.0)}
+        choice, where = plan.choice(range_), f"{plan.where}: {key}"
+        if choice is None:
             continue
-        histogram = None if choice is None else histogram_of(range_)
-        if choice is None or histogram is None:
-            continue
-        is_max = choice.written == MAX
-        if is_settled and is_max and range_.kind is not Kind.WEIGHT and histogram.method == MAX:
-            continue
-        largest = choice.range_of(bins_of(range_, histogram), range_.room, f"{plan.where}: {key}")
-        changes[key] = choice, max(largest, histogram.earlier) if is_max else largest
+        find = _found if range_.rows is None else channel_ranges
+        found = find(range_, choice, where, is_settled=is_settled)
+        if found is not None:
+            changes[key] = choice, found
     return changes
+
+
+def _found(range_: Range, choice: Choice, where: str, *, is_settled: bool) -> float | None:
+    """The new value of a range; None where it is to stay."""
+    histogram, is_max = histogram_of(range_), choice.written == MAX
+    if histogram is None or (is_settled and is_max and range_.kind is not Kind.WEIGHT and histogram.method == MAX):
+        return None
+    largest = choice.range_of(bins_of(range_, histogram), range_.room, where)
+    return max(largest, histogram.earlier) if is_max else largest
 
 
 def apply_ranges(ranges: Mapping[str, Range], changes: Mapping[str, tuple[Choice, Any]]) -> None:
@@ -397,8 +401,7 @@ def apply_ranges(ranges: Mapping[str, Range], changes: Mapping[str, tuple[Choice
 def _apply(range_: Range, method: str, largest: Any) -> None:
     range_.method = None if method == MAX else method
     if range_.kind is Kind.WEIGHT:
-        rows = tuple(each or ZEROS for each in largest) if isinstance(largest, tuple) else as_float32(largest) or ZEROS
-        range_.choose_range(None if method == MAX else rows)
+        range_.choose_range(None if method == MAX else _above_zero(largest))
         range_.restart_learning()
         return
     if range_.histogram is not None:
@@ -408,6 +411,11 @@ def _apply(range_: Range, method: str, largest: Any) -> None:
         range_.set(value, scale_for_range(value, range_.room))
         range_.restart_learning()
         range_.layer.follow_range(range_.name)
+
+
+def _above_zero(largest: float | tuple[float, ...]) -> float | tuple[float, ...]:
+    """A range as it is stored, or those of channels; nothing but zeros is a range, too."""
+    return tuple(each or ZEROS for each in largest) if isinstance(largest, tuple) else as_float32(largest) or ZEROS
 
 
 def uncounted(ranges: Mapping[str, Range], plan: Plan) -> list[str]:

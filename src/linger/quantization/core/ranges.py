@@ -25,6 +25,7 @@ from linger.numeric.torch.quantize import (
     Rows,
     Scale,
     base_of,
+    channel_scales,
     ends_of,
     fake_quantize,
     largest_magnitude,
@@ -199,10 +200,7 @@ class Range:
 
     # choices
     def choose(self, scale: float, exponents: tuple[int, ...] = ()) -> None:
-        """Choose a scale, a power of two, of channels by their exponents, too; what lies beyond it saturates.
-
-        The next pass takes a coarser one where the device's format allows no other: an output is never finer than its sum.
-        """
+        """Choose a scale, a power of two, of channels by their exponents, too; an output is never finer than its sum all the same."""
         if not is_power_of_two(scale):
             raise UsageError(f"{self.key}: the scale {scale!r} is no power of two.")
         self.method = None
@@ -581,9 +579,9 @@ class Range:
         self, bias: Tensor | None, scale_x: Scale, bits: int, where: str, chosen: Scale | None, largest: Scale
     ) -> Scale:
         """The scale of weights up to `largest`, which is remembered."""
-        scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
-        highest = largest if self.rows is None else largest.max()
-        self.set(highest if self.rows is None or not highest.is_cpu else float(highest), base_of(scale))
+        find = weight_scale if self.rows is None else channel_scales
+        scale = find(largest, bits, bias, scale_x, where, chosen=chosen)
+        self.set(-base_of(-largest), base_of(scale))  # the largest of all channels
         self.width = bits
         return scale
 

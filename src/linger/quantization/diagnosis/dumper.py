@@ -412,9 +412,14 @@ def op_settings(
         settings |= {"scale_x": quantized[0].scale, "data_bits": quantized[0].bits}
     elif quantized:
         settings["data_bits"] = [operand.bits for operand in quantized]
-    said = {*attributes, *(key for key in op.complete(attributes) if key not in EXTENSIONS)}
-    settings |= {key: v for key, v in op.complete(attributes).items() if v is not None and key in said}
+    settings |= _said(op, attributes)
     return settings | {f"q_{name}": as_array(c.integers()) for name, c in constants.items() if isinstance(c, QTensor)}
+
+
+def _said(op: Op, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """All attributes with their defaults, but for extensions that a node leaves out."""
+    full = {key: value for key, value in op.complete(attributes).items() if value is not None}
+    return {key: value for key, value in full.items() if key in attributes or key not in EXTENSIONS}
 
 
 def _without_constants(

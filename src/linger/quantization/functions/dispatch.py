@@ -53,7 +53,7 @@ from linger.quantization.functions.products import (
     count_macs,
     read_product,
 )
-from linger.quantization.functions.resizing import ADAPTIVE, pool_adaptively, run_openly
+from linger.quantization.functions.resizing import ADAPTIVE, pool_adaptively, run_openly, with_sizes_read
 from linger.quantization.functions.rewrites import REWRITES, Handler, shuffle_channels
 
 Args = tuple[Any, ...]
@@ -109,8 +109,6 @@ DROPOUTS = _SHIFTING_DROPOUTS | _collect("dropout feature_dropout", F.dropout, F
 """Functions that move numbers without changing them, or leave some out: scale and width pass through."""
 
 _trace: Any = torch._C  # noqa: SLF001 - only torch._C knows what a trace holds; mypy lacks parts of it
-_SIZES = frozenset({"aten::size", "aten::numel", "aten::dim"})
-_VALUES = frozenset({"prim::Param", "prim::GetAttr"})
 
 
 @cache
@@ -220,16 +218,22 @@ def drop(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> QTensor
     is_in_place = _is_in_place(func, (x, *rest), kwargs)
     dropped = x
     if not x.is_integer:
-        assert x.scale is not None  # dispatch handles overwritten tensors
-        x = signed(x) if func in _SHIFTING_DROPOUTS else x
-        before = x.content if func in _SHIFTING_DROPOUTS else x.moved_content
+        source, before = _droppable(func, x)
         survivors = func(before, *rest, **{k: v for k, v in kwargs.items() if k != "inplace"})
         if survivors is not before and x.runtime.now.is_real:
-            dropped = x.like(survivors)
+            dropped = source.like(survivors)
         elif survivors is not before:  # larger, so limits behind a dropout hold before it too
-            dropped = x.like(fake_quantize(survivors, x.scale, x.signed_bits))
-            dropped.is_nonnegative = x.is_unsigned  # alpha dropout goes negative
+            dropped = source.like(fake_quantize(survivors, source.scale, source.signed_bits))
+            dropped.is_nonnegative = source.is_unsigned
     return x.overwrite(dropped) if is_in_place else dropped
+
+
+def _droppable(func: TorchFunction, x: QTensor) -> tuple[QTensor, Tensor]:
+    """What a dropout works on; alpha dropout goes negative, and reads all numbers."""
+    if func not in _SHIFTING_DROPOUTS:
+        return x, x.moved_content
+    source = signed(x)
+    return source, source.content
 
 
 def _view_refused(func: TorchFunction, x: QTensor, rest: Args, kwargs: Kwargs) -> object:
@@ -565,36 +569,3 @@ def _is_called_in_place(func: TorchFunction) -> bool:
     """Whether a function's name says that it writes over its first argument."""
     name = getattr(func, "__name__", "")
     return name in _IN_PLACE_OPERATORS or _is_in_place_name(name)
-
-
-# sizes of tensors as settings and operands, while a model is traced
-def with_sizes_read(arguments: _Tree) -> _Tree:
-    """Arguments with numbers in the place of tensors that a trace has computed from sizes alone, as ops need them.
-
-    What is computed from values stays a tensor: it is not known before the file runs.
-    """
-    if not _trace._is_tracing():  # noqa: SLF001 - torch has no public way to ask
-        return arguments
-
-    def read(leaf: object) -> object:
-        if not isinstance(leaf, Tensor) or isinstance(leaf, QTensor) or leaf.dim() or not _is_from_sizes(leaf):
-            return leaf
-        return leaf.tolist()
-
-    return cast(_Tree, tree_map(read, arguments))
-
-
-def _is_from_sizes(tensor: Tensor) -> bool:
-    """Whether the trace has computed a tensor from sizes and constants, and from no values."""
-    waiting, seen, has_size = [_trace._get_value_trace(tensor).node()], set(), False  # noqa: SLF001
-    while waiting:
-        node = waiting.pop()
-        if node.kind() in _VALUES:
-            return False
-        if node.kind() in _SIZES:
-            has_size = True
-            continue
-        new = [value.node() for value in node.inputs() if value.unique() not in seen]
-        seen |= {value.unique() for value in node.inputs()}
-        waiting += new
-    return has_size

@@ -85,9 +85,7 @@ def run_functional(
     last operand where it is a float tensor that learns. `real` is what torch's own function gives, for a pass in real numbers.
     """
     op = op.for_platform(runtime.target)
-    is_widened = op.is_pointwise and op.input_bits not in (None, _BYTE)  # by a Requant, which takes unsigned bytes
-    if runtime.is_unsigned and not op.takes_unsigned and not is_widened:
-        operands = [signed(o) for o in operands]
+    operands = _taken(op, operands, runtime)
     if runtime.target is not None and is_saturation(op, settings, runtime.target):
         return saturate(operands[0], settings["high"], runtime, real)
     if op.name == AVERAGE and find_chip(runtime.target) is not None:
@@ -103,6 +101,13 @@ def run_functional(
         result = _run(op, operands, settings, runtime, *how)
     result.origins = passed if result is operands[0] else result.origins + passed
     return result
+
+
+def _taken(op: Op, operands: Sequence[QTensor], runtime: Runtime) -> Sequence[QTensor]:
+    """The operands as an op takes them: unsigned bytes become signed ones, unless a Requant widens them anyway."""
+    is_widened = op.is_pointwise and op.input_bits not in (None, _BYTE)
+    is_taken = not runtime.is_unsigned or op.takes_unsigned or is_widened
+    return operands if is_taken else [signed(o) for o in operands]
 
 
 def _used_origins(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], now: Pass) -> tuple[Origin, ...]:
@@ -177,7 +182,7 @@ def _run_fast(
         unrounded = output.real if output.real.requires_grad else output.real.clone()
     values = _fast_values(call, fast, operands, {**_defaults(call.op), **attributes}, output)
     if unrounded is not None:
-        how: dict[str, Any] = {"is_relu": True} if output.is_unsigned else {}
+        how: Any = {"is_relu": output.is_unsigned}
         values = layer.ranges["o"].learn(values, unrounded, output.scale, output.room, call.now, **how)
     macs = 0
     if call.op.name == _PRODUCT and not call.now.is_exporting:  # in a trace the count would fix an open batch size
@@ -207,6 +212,10 @@ class _Output(NamedTuple):
         """The width of signed integers that hold the result."""
         return self.bits + self.is_unsigned
 
+    def limited(self, values: Tensor) -> Tensor:
+        """Values of `room` bits as the format has them."""
+        return values.clamp_min(0.0) if self.is_unsigned else values
+
     @property
     def given(self) -> Real | None:
         """The result of a pass in real numbers."""
@@ -225,10 +234,7 @@ def _observe_output(
     """The format that the device fixes, or that follows from the observed range and the operands' scales."""
     op, is_real = call.op, given is not None
     real = None if given is None else given()
-    is_positive = op.never_negative or (op.keeps_sign and all(o.is_nonnegative for o in operands))
-    is_unsigned = call.runtime.is_unsigned and layer.ranges["o"].users.are_unsigned(
-        call, bits, never_negative=is_positive
-    )
+    is_unsigned = call.runtime.is_unsigned and _is_unsigned(call, operands, layer, bits)
     if op.output_scale is not None:
         scale, bits = op.output_scale * 2.0**is_unsigned, _default_bits(op)
         if call.is_learning:  # a scale that was not observed stands in the checkpoint as that of the range ±1
@@ -241,6 +247,12 @@ def _observe_output(
         values = torch.cat([o.content.detach().reshape(-1) for o in operands]) if real is None else _reached(op, real)
         seen = layer.ranges["o"].observe(values, call.name, call.now)
     return _Output(_output_scale(call, operands, layer, bits), bits, real, seen, is_real, is_unsigned)
+
+
+def _is_unsigned(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBase, bits: int) -> bool:
+    """Whether the result is stored as 0 … 255."""
+    is_positive = call.op.never_negative or (call.op.keeps_sign and all(o.is_nonnegative for o in operands))
+    return layer.ranges["o"].users.are_unsigned(call, bits, never_negative=is_positive)
 
 
 def _reached(op: Op, real: Tensor) -> Tensor:
@@ -323,7 +335,7 @@ def _fast_values(
     if isinstance(fast, ExactFastPath) and max([o.signed_bits for o in operands]) <= output.room:
         can_saturate = may_saturate(output.seen, output.scale, output.room)
         values = fast.evaluate(output.real, contents, {**attributes, "o_bits": output.room}, can_saturate=can_saturate)
-        return values.clamp_min(0.0) if output.is_unsigned else values
+        return output.limited(values)
     exact = _exact_values(call, fast, operands, attributes, output)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in contents)):
         return exact
@@ -343,7 +355,7 @@ def _exact_values(
         if isinstance(fast, RealFastPath) and not call.now.is_exporting:
             values = fast.exact_values([o.content for o in operands], {**attributes, "o_bits": output.room})
             if values is not None:
-                return values.clamp_min(0.0) if output.is_unsigned else values
+                return output.limited(values)
         return to_carrier(simulate(call.op, operands, attributes, output.scale, is_exact=True), output.bits)
 
 

@@ -25,10 +25,11 @@ from torch import Tensor, nn
 from linger.analysis.multiplications import products_of
 from linger.dialect import Op, Refusal
 from linger.errors import UsageError
-from linger.numeric.torch.quantize import Scale
+from linger.numeric.torch.quantize import Scale, output_channels
 from linger.ops.fast.fast_path import accumulate
 from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.quantized import Frozen, QuantizedBase, Ready, kept, make_frozen, make_ready, round_bias
+from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import RUN_FIRST, Frame, OpCall, Runtime, TorchFunction
 from linger.quantization.core.supported import reason_of, supported_types, why_off
 from linger.quantization.functions.constants import is_fixed, is_state
@@ -153,10 +154,7 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
     call, layer = begin_function(product.op, runtime, product.weight.device)
     widths = cast(Any, runtime.products).widths_in(cast(Frame, runtime.frame).module)  # both checked by read_product
     q = _input(product.x, layer, widths.data, call)
-    now, range_w = call.now, layer.ranges["w"]
-    if runtime.is_per_channel and (range_w.rows is None or product.op.is_transposed):
-        groups = product.transposed_groups
-        range_w.split(product.weight.shape[0] if groups is None else product.weight.shape[1] * groups, groups)
+    now, range_w = call.now, _weight_range(product, layer, runtime)
     scale_x: Scale = q.scale if range_w.observes(now) else q.scale_on_host
     weight = product.weight.float()
     weight_arguments = (product.bias, scale_x, widths.parameter, call.name, now)
@@ -194,6 +192,14 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
         )
 
     return layer.deploy_product(call, q, frozen, product.geometry, widths, ready_for)
+
+
+def _weight_range(product: Product, layer: QuantizedBase, runtime: Runtime) -> Range:
+    """The range of the weight, or of its output channels where these have scales of their own."""
+    range_, groups = layer.ranges["w"], product.transposed_groups
+    if runtime.is_per_channel:
+        range_.split(output_channels(product.weight, groups), groups)
+    return range_
 
 
 def _input(x: Tensor, layer: QuantizedBase, bits: int, call: OpCall) -> QTensor:

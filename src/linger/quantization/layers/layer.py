@@ -28,7 +28,7 @@ from linger.dialect import Op, Refusal
 from linger.errors import UsageError, listing
 from linger.numeric.fixed import BIAS_BITS
 from linger.numeric.torch.kernel import integer_type
-from linger.numeric.torch.quantize import Scale, per_weight
+from linger.numeric.torch.quantize import Scale, output_channels, per_weight
 from linger.ops.fast.fast_path import accumulate
 from linger.quantization.core.qtensor import QTensor, signed, unwrap
 from linger.quantization.core.quantized import (
@@ -92,9 +92,6 @@ class QuantLayer(HasWidths):
         self._op, self._has_weight = op, has_weight
         self.is_lookup = op.inputs[0] == "w"
         self.geometry = dict(geometry)
-        if runtime.is_per_channel and op.has_attribute("exponents_w"):
-            weight, groups = cast(Tensor, source.weight), geometry["group"] if op.is_transposed else None
-            self.ranges["w"].split(weight.shape[0] if groups is None else weight.shape[1] * groups, groups)
         # of a transposed convolution, whose weights are [in, out/groups, …]
         self.transposed_groups: int | None = geometry["group"] if op.is_transposed else None
         self.widths = widths
@@ -113,6 +110,9 @@ class QuantLayer(HasWidths):
             self.weight = cast(nn.Parameter, source.weight)
             self.bias = cast("nn.Parameter | None", getattr(source, "bias", None))
             self._had_bias = self.bias is not None
+            if runtime.is_per_channel and op.has_attribute("exponents_w"):
+                groups = self.transposed_groups
+                self.ranges["w"].split(output_channels(self.weight, groups), groups)
         self.constant_names = op.constant_names
         for name in op.constant_names:
             self.register_buffer(name, torch.zeros((), dtype=integer_type(widths.data)))

@@ -24,7 +24,17 @@ from linger.dialect import Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, limits
 from linger.numeric.torch.gates import Formats, Weights
-from linger.numeric.torch.quantize import Scale, fake_quantize, largest_magnitude, largest_of, scale_for_range, smallest
+from linger.numeric.torch.quantize import (
+    Scale,
+    base_of,
+    exponents_of,
+    fake_quantize,
+    finest_of,
+    largest_magnitude,
+    largest_of,
+    scale_for_range,
+    smallest,
+)
 from linger.ops.fast.fast_path import recurrent_fast_path
 from linger.quantization.core.packing import pack, unpack
 from linger.quantization.core.qtensor import QTensor, signed, to_carrier, unwrap
@@ -94,6 +104,9 @@ class QuantRecurrent(HasWidths):
         self._watchman = Watchman()
         for name, parameter in source.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
+        for range_ in self.ranges.values() if runtime.is_per_channel else ():
+            if range_.is_of_weights:
+                range_.split(self.weight_rows, None)
         self.train(source.training)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -104,6 +117,11 @@ class QuantRecurrent(HasWidths):
     def lacks_scale(self) -> bool:
         """Whether a range was never seen."""
         return any(self._range(name, k).running.read() == 0.0 for k in range(self.num_layers) for name in "io")
+
+    @property
+    def weight_rows(self) -> int:
+        """Rows of each matrix: as many as all gates have numbers."""
+        return len(cast(Tensor, getattr(self, f"weight_hh{self.suffixes[0][0]}")))
 
     def _range(self, name: str, layer: int, back: int = 0) -> Range:
         return self.ranges[name + range_suffix(layer, back)]
@@ -249,7 +267,8 @@ class QuantRecurrent(HasWidths):
         now: Pass,
     ) -> _LayerResult:
         q, widths, bits = sequences.x, self.widths, self.widths.output
-        formats = Formats(q.scale, scale_h, rounded.scale_iw, rounded.scale_hw, widths.data, widths.parameter, bits)
+        of_input, of_state = (tuple(map(finest_of, scales)) for scales in (rounded.scale_iw, rounded.scale_hw))
+        formats = Formats(q.scale, scale_h, of_input, of_state, widths.data, widths.parameter, bits)
         starts = self._starts(states, scale_h)
         x = sequences.turned(q.content)
         # NaN has no place in the table of a gate; what is on a device is not looked at and becomes NaN there
@@ -324,13 +343,14 @@ class QuantRecurrent(HasWidths):
     def rounded_weights(self, layer: int, scale_i: Scale, scale_h: Scale, now: Pass | None = None) -> RoundedWeights:
         """Rounded anew while they learn, else kept until one changes."""
         now = self.runtime.now if now is None else now
-        key = (layer, scale_i, scale_h, self.widths, *self._chosen_ranges(layer, now))
         # torch's own way asks for submodules; there are some where a parameter is computed from others
         own = list(self.parameters()) if self._modules else [p for p in self._parameters.values() if p is not None]
         if not now.is_traced:
             if torch.is_grad_enabled() and any(p.requires_grad for p in own):
                 return self._round(layer, scale_i, scale_h, now)
             self._forget_if_changed(own, now)
+        ranges = (self._range(name, layer, back) for back in range(len(self.suffixes[layer])) for name in ("iw", "hw"))
+        key = (layer, scale_i, scale_h, self.widths, *(r.chosen_range() for r in ranges))
         if key not in self._rounded:
             with kept():
                 self._rounded[key] = self._round(layer, scale_i, scale_h, now)
@@ -346,14 +366,16 @@ class QuantRecurrent(HasWidths):
         bits = self.widths.parameter
         parts, chosen = self._directions(layer, bits), self._chosen_ranges(layer, now)
         stays_there = self.training or now.calibration is not None
-        rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, chosen, stays_there=stays_there)
+        rows = self._range("iw", layer).rows
+        how: dict[str, Any] = {"stays_there": stays_there, "rows": rows}
+        rounded = round_parameters(parts, scale_i, scale_h, bits, self.path, chosen, **how)
         for back, part in enumerate(parts):
             of_input = ("iw", rounded.weights.w_ih, part.w_ih, rounded.scale_iw[back], rounded.largest[back][0])
             of_state = ("hw", rounded.weights.w_hh, part.w_hh, rounded.scale_hw[back], rounded.largest[back][1])
             for name, weight, real, scale, largest in (of_input, of_state):
                 range_ = self._range(name, layer, back)
                 range_.learn(weight, real, scale, bits, now, part=back)  # in place
-                range_.set(largest, scale)
+                range_.set(-base_of(-largest), base_of(scale))
                 range_.width = bits
         return rounded
 
@@ -393,6 +415,8 @@ class QuantRecurrent(HasWidths):
     def _attributes(
         self, layer: int, back: int, sequences: Sequences, scale_h: Scale, rounded: RoundedWeights
     ) -> dict[str, Any]:
+        scales = {"iw": rounded.scale_iw[back], "hw": rounded.scale_hw[back]}
+        exponents = {name: exponents_of(scale) for name, scale in scales.items()}
         return {
             "input_size": int(self._parameter("weight_ih", layer, back).shape[1]),
             "hidden_size": self.hidden_size,
@@ -402,8 +426,9 @@ class QuantRecurrent(HasWidths):
             "dropout": 0.0,
             "scale_i": sequences.x.scale,
             "scale_h": scale_h,
-            "scale_iw": rounded.scale_iw[back],
-            "scale_hw": rounded.scale_hw[back],
+            "scale_iw": base_of(rounded.scale_iw[back]),
+            "scale_hw": base_of(rounded.scale_hw[back]),
+            **{f"exponents_{name}": of for name, of in exponents.items() if of},
             "scale_o": scale_h,
             "data_bits": self.widths.data,
             "parameter_bits": self.widths.parameter,

@@ -19,7 +19,16 @@ from linger.errors import UsageError
 from linger.numeric.fixed import BIAS_BITS, limits
 from linger.numeric.torch.gates import Formats, GatePlan, Weights
 from linger.numeric.torch.kernel import beside, integer_type
-from linger.numeric.torch.quantize import Scale, largest_magnitude, largest_of, max_abs, smallest, weight_scale
+from linger.numeric.torch.quantize import (
+    Rows,
+    Scale,
+    channel_scales,
+    largest_magnitude,
+    largest_of,
+    max_abs,
+    smallest,
+    weight_scale,
+)
 from linger.numeric.torch.timeline import Timeline
 from linger.ops.fast.fast_path import recurrent_fast_path
 from linger.quantization.core.qtensor import QTensor
@@ -182,10 +191,15 @@ class RoundedWeights:
         kinds = ((w_ih, b_ih, self.scale_iw[direction], scale_i), (w_hh, b_hh, self.scale_hw[direction], scale_h))
         weights, biases = [], []
         for w, b, scale_w, scale_x in kinds:
-            weights.append((w[direction].detach() * scale_w).to(integer_type(bits)))
+            weights.append((w[direction].detach() * _by_rows(scale_w)).to(integer_type(bits)))
             offset = w.new_zeros(w.shape[1]) if b is None else b[direction].detach() * (scale_x * scale_w)
             biases.append(offset.to(integer_type(BIAS_BITS)))
         return dict(zip(ROLES, (*weights, *biases), strict=True))
+
+
+def _by_rows(scale: Scale) -> Scale:
+    """The scale of a matrix, or those of its rows, as the matrix is multiplied with."""
+    return scale[:, None] if isinstance(scale, Tensor) and scale.dim() else scale
 
 
 @dataclass(frozen=True)
@@ -197,6 +211,7 @@ class _Rounding:
     where: str
     chosen: Sequence[Scale | None]
     stays_there: bool
+    rows: Rows = None
     scales: list[Scale] = field(default_factory=list)
     """What was chosen for each direction."""
     largest: list[Scale] = field(default_factory=list)
@@ -210,9 +225,11 @@ class _Rounding:
         wide = [_at_least_float32(w) for w in weights]
         stacked = torch.empty((len(wide), *wide[0].shape), dtype=wide[0].dtype, device=wide[0].device)
         for out, weight, bias, own in zip(stacked, wide, biases, self.chosen, strict=True):
-            self.largest.append(largest_magnitude(weight) if self.stays_there else max_abs(weight))
-            scale = weight_scale(self.largest[-1], self.bits, bias, self.scale_x, self.where, chosen=own)
-            self.scales.append(scale)
+            find_largest = self.rows[0] if self.rows else largest_magnitude if self.stays_there else max_abs
+            self.largest.append(find_largest(weight))
+            find = channel_scales if self.rows else weight_scale
+            self.scales.append(find(self.largest[-1], self.bits, bias, self.scale_x, self.where, chosen=own))
+            scale = _by_rows(self.scales[-1]).to(out.dtype) if self.rows else self.scales[-1]
             torch.mul(weight, scale, out=out).add_(0.5).floor_()
             if own is not None:
                 out.clamp_(*limits(self.bits))
@@ -232,7 +249,7 @@ class _Rounding:
         if self.chosen[direction] is None:
             return None
         low, high = limits(self.bits)
-        whole = (_at_least_float32(weight) * self.scales[direction]).add_(0.5).floor_()
+        whole = (_at_least_float32(weight) * _by_rows(self.scales[direction])).add_(0.5).floor_()
         return cast(Tensor, (whole >= low) & (whole <= high))
 
 
@@ -277,10 +294,11 @@ def round_parameters(
     chosen: Sequence[tuple[Scale | None, Scale | None]] | None = None,
     *,
     stays_there: bool = False,
+    rows: Rows = None,
 ) -> RoundedWeights:
     """Round the parameters of a layer, straight through; scales are lowered where a bias would not fit its 32 bits.
 
-    `chosen` are the ranges of each direction's weights, None where the largest magnitude is the range; `stays_there` as for
+    `chosen` are the ranges of each direction's weights, None where the largest magnitude is the range; `stays_there` and `rows` as for
     `round_weight`.
 
     Raises:
@@ -288,7 +306,8 @@ def round_parameters(
     """
     ranges = zip(*(chosen or [(None, None)] * len(directions)), strict=True)
     inputs, states = (
-        _Rounding(scale, bits, where, own, stays_there) for scale, own in zip((scale_i, scale_h), ranges, strict=True)
+        _Rounding(scale, bits, where, own, stays_there, rows)
+        for scale, own in zip((scale_i, scale_h), ranges, strict=True)
     )
     weights = Weights(*_RoundParameters.apply(inputs, states, *chain(*directions)))
     largest = tuple(zip(inputs.largest, states.largest, strict=True))

@@ -416,14 +416,18 @@ def finish(model: nn.Module, config: Config) -> None:
         _finish_function(model, model.get_submodule(parent), key, function)
         entries[f"{parent}.{KEY_PREFIX}{key}".lstrip(".")] = function
     for one in ranges_of(model, with_adopted=True).values():
-        own = entries.get(one.key.rpartition(".")[0], FunctionConfig())
-        if one.name in own.unsigned:
-            one.users.add_unsigned(is_unsigned=True)
-        if follows(one):
-            one.choose(_UNTIL_THE_NEXT_PASS)
-        elif one.name in own.scales:
-            one.choose(own.scales[one.name], own.exponents.get(one.name, ()))
-            one.method = own.methods.get(one.name)
+        _finish_range(one, entries.get(one.key.rpartition(".")[0], FunctionConfig()))
+
+
+def _finish_range(one: Range, own: LayerConfig | FunctionConfig) -> None:
+    """Give a range the scale that its entry says."""
+    if one.name in own.unsigned:
+        one.users.add_unsigned(is_unsigned=True)
+    if follows(one):
+        one.choose(_UNTIL_THE_NEXT_PASS)
+    elif one.name in own.scales:
+        one.choose(own.scales[one.name], own.exponents.get(one.name, ()))
+        one.method = own.methods.get(one.name)
 
 
 def _finish_layer(layer: QuantLayer | QuantRecurrent, entry: LayerConfig, *, is_whole: bool) -> None:

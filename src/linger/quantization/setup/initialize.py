@@ -156,13 +156,8 @@ def _replaced(model: nn.Module, config: Config, order: _Order, arguments: _Argum
     switches = arguments.switches or (Switches(**config.switches) if is_said else chosen_switches())
     target = arguments.target or config.target
     runtime = Runtime(dispatch, make_watch=FloatWatch, target=target, switches=switches)
-    asked = {
-        "per_channel": (arguments.per_channel, config.per_channel),
-        "unsigned": (arguments.unsigned, config.unsigned),
-    }
-    runtime.is_per_channel, runtime.is_unsigned = (
-        next((each for each in said if each is not None), has_numbers(target, kind)) for kind, said in asked.items()
-    )
+    runtime.is_per_channel = _has(target, "per_channel", arguments.per_channel, config.per_channel)
+    runtime.is_unsigned = _has(target, "unsigned", arguments.unsigned, config.unsigned)
     runtime.methods, runtime.scales = config.calibration, config.scales
     conv_bn.freeze_batch_norms(model, is_frozen=switches.freezes_batch_norm)
     replacements, stay = _replacements(model, order, runtime)
@@ -181,6 +176,11 @@ def _replaced(model: nn.Module, config: Config, order: _Order, arguments: _Argum
         )
     logger.info("init: %d layers quantized", len(replacements))
     return root
+
+
+def _has(target: str | None, kind: str, *said: bool | None) -> bool:
+    """Whether a model has an extension of the numbers: as the first says that does, else as its target."""
+    return next((each for each in said if each is not None), has_numbers(target, kind))
 
 
 class _Arguments(NamedTuple):
