@@ -92,9 +92,7 @@ def trace_layers(
     if not args:
         raise UsageError("trace_layers: an example input is missing. Call trace_layers(root, target, example_input).")
     wiring = wiring_of(target, _example(target, args))
-    for conv in target.modules():
-        if conv is not root_model and _has_own_forward(conv) and not any(_unfollowed(conv, wiring)):
-            wiring.results[conv] = [result for _, result in wiring.convolved[conv]]
+    _take_results(root_model, target, wiring)
     pairs = _fusable_pairs(target, wiring) if fuse_bn else []
     report = _report_fusion(target, wiring, pairs, paths) if fuse_bn else _FusionReport(0)
     ahead: dict[Types, bool] = {(*_CONVOLUTIONS, ConvBN): ahead_conv_relu, (nn.Linear,): ahead_linear_relu}
@@ -168,7 +166,9 @@ def _unlike(conv: nn.Module, arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _plain_layer(conv: nn.Module) -> nn.Module:
-    """The functional convolution inside a convolution with a forward of its own, as torch's layer with the same parameters."""
+    """The functional convolution inside a forward of its own, as torch's layer with the same parameters; others as they are."""
+    if not _has_own_forward(conv):
+        return conv
     kind: type[nn.Module] = next(k for k in _CONVOLUTIONS if isinstance(conv, k))
     plain = kind.__new__(kind)
     own = {name: conv._parameters.get(name) for name in ("weight", "bias")}  # noqa: SLF001 - an attribute may be computed
@@ -237,6 +237,11 @@ def follow(root: nn.Module, paths: Iterable[str]) -> dict[nn.Module, _FollowedCo
     return made
 
 
+def unfollow(root: nn.Module, made: Mapping[nn.Module, _FollowedConvolution]) -> None:
+    """Undo what `follow` did, while the layers inside are as they were."""
+    replace_everywhere(root, {each: each.undone() for each in made.values()})
+
+
 def replace_everywhere(root: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> None:
     """Replace modules under every name they have: a shared module stays shared."""
     for parent in list(root.modules()):
@@ -267,6 +272,13 @@ def _is(layer: nn.Module, kind: type[nn.Module]) -> bool:
     return isinstance(layer, kind) and any(computes_like(layer, k) for k in known)
 
 
+def _take_results(root: nn.Module, target: nn.Module, wiring: Wiring) -> None:
+    """Where a forward of its own can be followed, the convolution's results are those of the function inside."""
+    for conv in target.modules():
+        if conv is not root and _has_own_forward(conv) and not any(_unfollowed(conv, wiring)):
+            wiring.results[conv] = [result for _, result in wiring.convolved[conv]]
+
+
 def _fusable_pairs(target: nn.Module, wiring: Wiring) -> list[Pair]:
     """(conv, bn) where every result of conv goes into bn alone, every input of bn comes from conv, and both can be joined."""
     pairs = []
@@ -282,9 +294,7 @@ def _fusable_pairs(target: nn.Module, wiring: Wiring) -> list[Pair]:
 
 def _obstacles(conv: nn.Module, bn: nn.Module, wiring: Wiring) -> Iterator[str]:
     """Why a batch norm cannot be joined with the convolution that feeds it, the first reason first."""
-    if _has_own_forward(conv):
-        own = f"its convolution is a {type(conv).__name__} with a forward of its own"
-        yield from (f"{own}, {why}" for why in _unfollowed(conv, wiring))
+    yield from _unfollowed(conv, wiring)
     if _has_own_forward(bn, _BATCH_NORMS):
         yield f"it is a {type(bn).__name__} with a forward of its own"
     padding_mode = getattr(conv, "padding_mode", "zeros")
@@ -296,23 +306,34 @@ def _obstacles(conv: nn.Module, bn: nn.Module, wiring: Wiring) -> Iterator[str]:
         yield "the result of its convolution is used elsewhere too"
     if any(layer._forward_hooks or layer._forward_pre_hooks for layer in (conv, bn)):  # noqa: SLF001 - no public name
         yield "hooks look at what goes between it and its convolution"
-    if fused_kind(_plain_layer(conv) if _has_own_forward(conv) else conv, bn) is None:
+    if fused_kind(_plain_layer(conv), bn) is None:
         yield f"a {type(bn).__name__} after a {type(conv).__name__} has no fused form"
 
 
 def _unfollowed(conv: nn.Module, wiring: Wiring) -> Iterator[str]:
     """Why no layer can compute for a forward of its own: what it does with weight, bias, attributes and result."""
+    if not _has_own_forward(conv):
+        return
     calls, runs = wiring.convolved[conv], len(wiring.inputs[conv])
-    for name in ("weight", "bias"):
-        own = conv._parameters.get(name)  # noqa: SLF001 - an attribute may be computed
-        if any(given.get(name) is not own for given, _ in calls) or len(wiring.uses[id(own)]) > len(calls):
-            yield f"which does not convolve with its {name} as it is, or uses it elsewhere too"
-    if len(calls) != runs:
-        yield f"which convolves {len(calls)} times in {runs} calls"
-    if names := {name for given, _ in calls for name in _unlike(conv, given)}:
-        yield f"which convolves with another {listing(sorted(names))} than its attributes say"
-    if any(wiring.feeds_only_batch_norm(result) is None for _, result in calls):
-        yield "and not its batch norm alone reads what it convolves"
+    others = sorted({name for given, _ in calls for name in _unlike(conv, given)})
+    reasons = {
+        "which does not convolve with its weight as it is, or uses it elsewhere too": not _passes(
+            conv, "weight", wiring
+        ),
+        "which does not convolve with its bias as it is, or uses it elsewhere too": not _passes(conv, "bias", wiring),
+        f"which convolves {len(calls)} times in {runs} calls": len(calls) != runs,
+        f"which convolves with another {listing(others)} than its attributes say": bool(others),
+        "and not its batch norm alone reads what it convolves": None
+        in {wiring.feeds_only_batch_norm(y) for _, y in calls},
+    }
+    for reason in (reason for reason, is_so in reasons.items() if is_so):
+        yield f"its convolution is a {type(conv).__name__} with a forward of its own, {reason}"
+
+
+def _passes(conv: nn.Module, name: str, wiring: Wiring) -> bool:
+    """Whether the functional convolutions of a forward take a parameter as it is, and nothing else does."""
+    own, calls = conv._parameters.get(name), wiring.convolved[conv]  # noqa: SLF001 - an attribute may be computed
+    return all(given.get(name) is own for given, _ in calls) and len(wiring.uses[id(own)]) <= len(calls)
 
 
 def _has_own_forward(layer: nn.Module, kinds: Types = _CONVOLUTIONS) -> bool:
