@@ -406,6 +406,10 @@ def schemas() -> dict[str, Schema]:
             c_cut=(maybe(of(Cut)), "Which part of the file that program is; null for all of it."),
             c_missing=(TEXT, "Why the program in C is missing or not proven, and what to do; empty where it is there."),
             notes=(listed(TEXT), "What a reader should know."),
+            offer=(
+                TEXT,
+                "What a few tensors at 16 bits would give and cost; empty where 8 bits are enough, or no search was made.",
+            ),
         ),
         command(
             "doctor",

@@ -120,8 +120,8 @@ FAULTS = (
     Fault(
         "tuning: held-out data leaked into tuning",
         "tuning/held_out.py",
-        "return Parts(tuple(_grouped(rows[:kept])), tuple(_grouped(rows[kept:])))",
-        "return Parts(tuple(_grouped(rows)), tuple(_grouped(rows[kept:])))",
+        "        first, second = len(rows) - kept - chosen, len(rows) - kept\n",
+        "        first, second = len(rows), len(rows) - kept\n",
     ),
     Fault(
         "tuning: held-out batches leaked into tuning",
@@ -132,8 +132,32 @@ FAULTS = (
     Fault(
         "tuning: a step kept that hurts",
         "tuning/autotune/search.py",
-        "    return score.error < best.error\n",
-        "    return True\n",
+        "    if score.error >= before.error:\n",
+        "    if False:\n",
+    ),
+    Fault(
+        "tuning: a lucky sample decides",
+        "tuning/autotune/search.py",
+        "    if before.error - score.error <= score.noise(before):\n",
+        "    if False:\n",
+    ),
+    Fault(
+        "tuning: harm to what steps learn from",
+        "tuning/autotune/search.py",
+        "score.learned > before.learned * allowed:\n",
+        "score.learned > math.inf:\n",
+    ),
+    Fault(
+        "tuning: the reporting data leaked into choosing",
+        "tuning/autotune/search.py",
+        "        self._error = OutputError(reference, parts.choosing)\n",
+        "        self._error = OutputError(reference, (*parts.choosing, *parts.reported))\n",
+    ),
+    Fault(
+        "tuning: headroom switched off",
+        "tuning/autotune/search.py",
+        "        if least.db - after.db > allowed:\n",
+        "        if False:\n",
     ),
     Fault(
         "tuning: exponents kept that hurt",

@@ -16,6 +16,7 @@ from linger.workflow.model_quality import (
     guessing_note,
     is_goal_met,
     judged,
+    missed_figure,
     usual_budget,
 )
 from linger.workflow.quantized import QuantizeSettings, require_free
@@ -54,6 +55,7 @@ __all__ = [
     "job",
     "judged",
     "limited",
+    "missed_figure",
     "of_arrays",
     "of_user",
     "origin_of",

@@ -70,6 +70,19 @@ def quantize(
             metavar="CODE",
         ),
     ] = None,
+    input_range: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            help="The lowest and the highest number that an input may have, as in 0 1; else what the data show."
+        ),
+    ] = None,
+    per_channel: Annotated[
+        bool | None,
+        typer.Option(help="One scale of the weights for each output channel; else where the target has it."),
+    ] = None,
+    unsigned: Annotated[
+        bool | None, typer.Option(help="Activations that are never negative as 0 to 255; else where the target has it.")
+    ] = None,
     seed: Seed = 0,
     checkpoint: Annotated[Path | None, typer.Option(help="Weights to load into the model.")] = None,
     config: Annotated[
@@ -111,7 +124,8 @@ def quantize(
 ) -> None:
     """Quantize a float model, prove the file bit for bit, and write a report.
 
-    Exit code 1: integers differ, something forbids the chip, or the quality is low, or below its goal; or the program in C is missing
+    Exit code 1: integers differ, something forbids the chip, or the quality is low, or below its goal; or the program in C is missing.
+    Exit code 3: all is well but that tuning gains less, by more than chance, on data by which nothing was chosen.
 
     Examples:
         linger quantize my_net.py:make_net --data inputs.npz
@@ -135,6 +149,9 @@ def quantize(
         form=form,
         opset=opset,
         batch=batch,
+        input_range=input_range,
+        per_channel=per_channel,
+        unsigned=unsigned,
         c=c,
         cut=cut,
         force=overwrite or force,
@@ -182,6 +199,8 @@ def quantize(
     _show(made, as_json=as_json)
     if not made.ok:
         raise typer.Exit(1)
+    if made.has_gap:
+        raise typer.Exit(3)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
@@ -189,7 +208,8 @@ def _given(context: typer.Context) -> dict[str, Any]:
     sources = {name: context.get_parameter_source(name) for name in context.params}
     named = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     values = {name: context.params[name] for name in named}
-    return {name: value if isinstance(value, (bool, int)) else str(value) for name, value in values.items()}
+    texts = {name: " ".join(map(str, value)) for name, value in values.items() if isinstance(value, tuple)}
+    return {name: v if isinstance(v, (bool, int)) else str(v) for name, v in values.items()} | texts
 
 
 def _require_fitting(given: dict[str, Any], sources: list[str]) -> None:
@@ -335,5 +355,5 @@ def _content(made: Quantized) -> dict[str, Any]:
         **picked(made.memory, "macs has_all_macs"),
         **picked(made, "arena_bytes stayed_float"),
         "c": None if made.c_proof is None else picked(made.c_proof, "differing elements"),
-        **picked(made, "c_cut c_missing notes"),
+        **picked(made, "c_cut c_missing notes offer"),
     }

@@ -20,6 +20,8 @@ FORMAT, FORMAT_VERSION = "linger-report", 1
 
 HELD_OUT, TEST, SEEN = "held-out data", "test data", "data that tuning has seen"
 """Data that figures of quality are about."""
+GAP = "tuning gains "
+"""How a caution begins that says that tuning gained less on data by which nothing was chosen."""
 METRIC_DATA = "the metric's own data"
 UNSEEN = (HELD_OUT, TEST)
 """Those of them that no step has seen."""
@@ -198,7 +200,7 @@ class TriedStep:
     Attributes:
         name: The step with its arguments.
         branch: The line of attempts that it belongs to.
-        before_db, after_db: Signal to noise at the outputs on held-out data; after is None where it did not end.
+        before_db, after_db: Signal to noise at the outputs on the data that choose; after is None where it did not end.
         before_metric, after_metric: The user's metric.
         seconds: CPU time.
         is_kept: Whether the network has it.
@@ -344,6 +346,7 @@ class Run:
         float_ops: What the model computes in floating point without a layer of its own in the file, with the reason.
         is_lower_bound: Whether a layer's multiply-accumulates could not be counted, so that there are at least so many.
         cautions: What makes the figures of quality doubtful, `the data are all zeros`.
+        offer: What a few tensors at 16 bits would give and cost, where 8 bits are not enough and that was measured.
     """
 
     name: str
@@ -371,6 +374,7 @@ class Run:
     float_ops: tuple[str, ...] = ()
     is_lower_bound: bool = False
     cautions: tuple[str, ...] = ()
+    offer: str = ""
 
     @property
     def float_layers(self) -> tuple[LayerFacts, ...]:

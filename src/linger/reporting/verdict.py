@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from linger.errors import listing
-from linger.reporting.facts import METRIC_DATA, SEEN, UNSEEN, Proof, Quality, Run
+from linger.reporting.facts import GAP, METRIC_DATA, SEEN, UNSEEN, Proof, Quality, Run
 
 READY, ATTENTION, UNKNOWN, NOT_READY = "ready", "attention", "unknown", "not ready"
 LEVELS = (READY, ATTENTION, UNKNOWN, NOT_READY)
@@ -208,7 +208,7 @@ def _about(figure: Quality) -> str:
 
 def _cautions(run: Run) -> Iterator[tuple[str, str]]:
     """What makes the figures doubtful, as the headline says it, and what to do about it."""
-    yield from ((text, _TYPICAL) for text in run.cautions)
+    yield from ((text, _VARIED if text.startswith(GAP) else _TYPICAL) for text in run.cautions)
     fewest = _fewest_samples(run)
     if fewest < FEW_SAMPLES:
         yield f"judged by {_counted(fewest, 'sample')} only", _MORE
@@ -238,9 +238,10 @@ def _gaps(run: Run) -> Iterator[str]:
 
 
 def _next_step(run: Run, cautions: Sequence[tuple[str, str]]) -> str:
-    """What to try next where the quality is low, chosen by the cause."""
-    if cautions:
-        return cautions[0][1]
+    """What to try next where the quality is low, chosen by the cause; what was measured comes first."""
+    measured = " ".join((run.offer, *map(itemgetter(1), cautions[:1]))).strip()
+    if measured:
+        return measured
     if any(map(_is_below_plain, run.quality)):
         return _VARIED
     widths = [int(text) for layer in run.layers for text in layer.bits.split("/") if text.isdecimal()]

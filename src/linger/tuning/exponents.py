@@ -26,12 +26,13 @@ from linger.quantization.functions.functional_layer import KEY_PREFIX
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.layers.recurrent_operands import range_suffix
+from linger.tuning.held_out import some_of_each
 from linger.tuning.remedy import Change, OutputError, Remedy, checked_data, error_db, require_pair, undone_on_error
 
 _WHERE = "choose_exponents"
 
 _SCREENED = 4
-"""A candidate must first win on one batch in so many; most lose there, at a quarter of the cost."""
+"""A candidate must first win on one sample in so many; most lose there, at a quarter of the cost."""
 
 _LEAST_GAIN = 1e-3
 """Part of the error that a candidate must take away, 0.004 dB; less is chance."""
@@ -42,8 +43,8 @@ def choose_exponents(model: nn.Module, reference: nn.Module, data: object, *, ma
 
     The first candidate of a tensor is the scale with the smallest squared error of that tensor alone. Then every range is
     tried twice as fine (numbers beyond it saturate), twice as coarse, and further in a direction that helped; again and again,
-    until nothing helps any more or the trials are used up. A choice is kept only if the error on all of the data falls. Where
-    there are several batches, a candidate is first tried on a quarter of them.
+    until nothing helps any more or the trials are used up. A choice is kept only if the error on all of the data falls. A candidate
+    is first tried on a quarter of the data, which has rows of every batch where rows are independent.
 
     The result is the same for the same model and data.
 
@@ -85,7 +86,8 @@ class _Search:
         self.count = 0
         self._model, self._batches = model, batches
         self.measure = OutputError(reference, batches)
-        self._few = OutputError(reference, batches[: len(batches) // _SCREENED or 1]) if len(batches) > 1 else None
+        few = some_of_each(reference, batches, _SCREENED)
+        self._few = OutputError(reference, few) if few is not None else None
         self.error = self.measure(model)
         self.error_of_few = 0.0 if self._few is None else self._few(model)
         self.ranges = {key: one for key, one in ranges_of(model).items() if one.scale > 0}
@@ -93,7 +95,7 @@ class _Search:
 
     def trials(self) -> Iterator[None]:
         """Measure one candidate after the other, until a whole round brings nothing."""
-        for key, scale in local_scales(self._model, self._batches[0], self.ranges).items():
+        for key, scale in local_scales(self._model, self._batches, self.ranges).items():
             yield from self._try(key, scale)
         error = None
         while error != self.error:
@@ -134,11 +136,11 @@ _FACTORS = (1.0, 2.0, 0.5, 4.0, 8.0)
 """What scales are multiplied by; the first of equal ones is taken."""
 
 
-def local_scales(model: nn.Module, batch: Batch, ranges: Mapping[str, Range]) -> dict[str, float]:
+def local_scales(model: nn.Module, batches: Sequence[Batch], ranges: Mapping[str, Range]) -> dict[str, float]:
     """The scales that suit single tensors better than those they have, by the keys of their ranges.
 
-    Known are weights, and in one pass over a batch the inputs that are rounded and what products, sums and concatenations are
-    before they are.
+    Known are weights, and in one pass over the data the inputs that are rounded and what products, sums and concatenations are
+    before they are. One batch alone may be dark: what suits it cuts the others off.
     """
     runtime = runtime_of(model)
     assert runtime is not None  # require_pair has asked
@@ -148,7 +150,8 @@ def local_scales(model: nn.Module, batch: Batch, ranges: Mapping[str, Range]) ->
             errors.add(key, _weight_of(one))  # not the weight of a function in a user's own forward
     with evaluating(model), Trace(model) as trace:
         trace.observe(runtime.observers, errors.observe)
-        trace.run(batch)
+        for batch in batches:
+            trace.run(batch)
     return errors.better()
 
 

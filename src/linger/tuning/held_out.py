@@ -1,35 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data in two parts: what remedies may see, and what they are judged by."""
+"""Data in three parts: what steps learn from, what chooses between them, and what the reported figure is measured on."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, joined_rows, rows_of_batch, values_of
+from linger.analysis.batches import Batch, BoundBatch, joined_rows, keywords_of, rows_of_batch, values_of
 from linger.errors import UsageError
 from linger.tuning.remedy import OutputError
 
 _ONE_IN = 4
-"""One batch in so many is held out; where there are fewer batches, rows are."""
+"""One batch in so many is held out."""
+
+_SHARE, _SHARE_OF_FEW = 5, 4
+"""One sample in so many chooses, and as many are reported on; of fewer than `ENOUGH` samples one in four, as two tell little."""
+
+ENOUGH = 32
+"""With fewer different samples the search makes fewer choices."""
+
+_FEW = (
+    "The data are few: {} different samples of {}, without those that look like another or continue it. So fewer steps are tried, their "
+    "gains must be larger, and ranges have more headroom."
+)
+_ALIKE, _LONG, _LOOKED_AT, _COMPARED = 0.98, 32, 4096, 512
+"""The correlation of samples that look alike; from how many numbers on, by how many of them, and of how many samples it is asked."""
+
+_CONTINUED = 0.1
+"""A piece of a recording begins this near to where the last one ended, in units of the usual distance."""
+
+_STRETCHES = 8
+"""A few large batches are taken as so many stretches, each of which gives samples to every part: sorted data keep their classes."""
 
 _LARGEST = 32
 _SAME = 1e-3
 """Rows beside others give the same up to this share of the largest number: batched products round differently."""
 
 _ONE_INPUT = "The data are one input that cannot be split, so every step was judged on the data that it saw."
+_TWO_INPUTS = "The data are two inputs, so the reported figure is measured on the one by which steps were chosen."
+
+
+Interval = tuple[float, float]
+"""The lowest and the highest number that an input may have."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The data in two parts."""
+    """The data in three parts."""
 
-    tuning: tuple[Batch, ...]  # what remedies see
-    held_out: tuple[Batch, ...]  # what they are judged by; never given to a remedy
-    note: str = ""  # a sentence where both had to be the same
+    tuning: tuple[Batch, ...]  # what steps learn from
+    choosing: tuple[Batch, ...]  # what chooses between them; never given to a step
+    reported: tuple[Batch, ...]  # what the reported figure is measured on; seen once, at the end
+    are_rows: bool = False  # whether batches are rows side by side, each a sample
+    notes: tuple[str, ...] = ()  # sentences where a part had to be another one, or the data are few
+    intervals: tuple[Interval, ...] = ()  # what real inputs may be
+    is_few: bool = False  # whether there are so few different samples that a search must be careful
+
+    @property
+    def samples(self) -> tuple[int, int, int]:
+        """How many samples each part has; none is reported on where that is what chooses."""
+        learned, chosen, reported = (
+            sum(map(self._count, part)) for part in (self.tuning, self.choosing, self.reported)
+        )
+        return learned, chosen, 0 if self.reported is self.choosing else reported
+
+    def _count(self, batch: Batch) -> int:
+        return len(values_of(batch)[0]) if self.are_rows else 1
+
+    def drawn(self, part: Sequence[Batch], count: int) -> list[Batch]:
+        """About so many samples of a part: an even draw of the rows of every batch, or of batches where these are no rows."""
+        sizes = list(map(self._count, part))
+        total = sum(sizes)
+        if count >= total:
+            return list(part)
+        if not self.are_rows:
+            return [part[i * total // count] for i in range(count)]
+        each = [max(1, size * count // total) for size in sizes]
+        return [
+            rows_of_batch(b, slice(None, n * (size // n), size // n))
+            for b, n, size in zip(part, each, sizes, strict=True)
+        ]
 
 
 def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
@@ -52,47 +108,203 @@ def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[
     return [rows_of_batch(batches[0], slice(learned))], [rows_of_batch(batches[0], slice(learned, None))]
 
 
-def split(reference: nn.Module, batches: Sequence[Batch]) -> Parts:
-    """One batch in four is held out, of two or three the last; of a single one the last quarter of its rows.
+def split(
+    reference: nn.Module,
+    batches: Sequence[Batch],
+    reported: Sequence[Batch] = (),
+    input_range: object = None,
+    choosing: Sequence[Batch] = (),
+) -> Parts:
+    """One sample in five chooses, and one in five is reported on; of fewer than 32 samples one in four.
 
-    Rows that stand beside each other may be alike, so what is held out is never taken from between them. Of fewer than
-    sixteen rows the last half is held out; one input that cannot be split is used for both. Where rows are independent, few
-    large batches to tune on become several smaller ones, as remedies hold out a part of them in their turn.
+    Samples are the rows of all batches where rows are independent, else whole batches. They are taken from the end of every
+    stretch of the data, so every batch is represented in what steps learn from, and few neighbors, which may be alike, are parted.
+    What is `reported` on, or chooses, may be given; then nothing is taken for it. One input that cannot be split serves for everything.
     """
-    OutputError(reference, batches[:1])  # what the model refuses is named before anything else
-    rows = _all_rows(reference, batches) if len(batches) < _ONE_IN else []
-    if len(batches) == 1 and len(rows) >= _ONE_IN:
-        kept = len(rows) - len(rows) // (_ONE_IN if len(rows) >= _ONE_IN**2 else 2)
-        return Parts(tuple(_grouped(rows[:kept])), tuple(_grouped(rows[kept:])))
-    try:
-        learned, judged = split_data("tune", batches)
-        OutputError(reference, [learned[0], judged[0]])  # rows of a single batch may not be what the model accepts
-    except UsageError:
-        return Parts(tuple(batches), tuple(batches), _ONE_INPUT)
-    if len(batches) > 1 and rows:
-        learned = _grouped(rows[: sum(len(values_of(batch)[0]) for batch in learned)])
-    return Parts(tuple(learned), tuple(judged))
+    OutputError(reference, [*batches[:1], *reported[:1]])  # what the model refuses is named before anything else
+    intervals = tuple(read_interval(input_range, [*batches, *choosing]))
+    are_rows = all(map(_row_count, batches)) and _has_rows(reference, batches[0])
+    own = [[row] for row in batches]
+    if are_rows:
+        own = [_rows(batch) for batch in batches]
+        size = max(_SHARE, math.ceil(sum(map(len, own)) / _STRETCHES))
+        if len(batches) < _STRETCHES:
+            own = [rows[i : i + size] for rows in own for i in range(0, len(rows), size)]
+    count = _independent([*batches, *choosing], are_rows=are_rows)
+    said = () if count >= ENOUGH else (_FEW.format(count, sum(map(len, own))),)
+    if choosing and reported:
+        return Parts(tuple(batches), tuple(choosing), tuple(reported), are_rows, said, intervals, is_few=bool(said))
+    parts = _allotted(own, needs_report=not reported)
+    if parts is None:
+        every = tuple(batches)
+        return Parts(every, every, tuple(reported) or every, are_rows, (_ONE_INPUT, *said), intervals, is_few=True)
+    learned, chosen, kept = parts
+    is_small = are_rows and len(batches) < _STRETCHES  # remedies hold out a part of a few batches in their turn
+    tuning = _grouped(learned) if is_small else [joined_rows(rows) if are_rows else rows[0] for rows in learned]
+    notes = said if reported or kept else (_TWO_INPUTS, *said)
+    judging, told = (_grouped(part) if are_rows else [row for rows in part for row in rows] for part in (chosen, kept))
+    choosing = tuple(judging)
+    return Parts(
+        tuple(tuning), choosing, tuple(reported or told) or choosing, are_rows, notes, intervals, is_few=bool(said)
+    )
 
 
-def _all_rows(reference: nn.Module, batches: Sequence[Batch]) -> list[Batch]:
-    """Every row of all batches; none where rows depend on each other or differ in shape."""
-    if not all(_has_rows(reference, batch) for batch in batches):
-        return []
-    rows = [rows_of_batch(batch, slice(i, i + 1)) for batch in batches for i in range(len(values_of(batch)[0]))]
-    return rows if len({tuple(part.shape for part in values_of(row)) for row in rows}) == 1 else []
+_KNOWN = ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0))
+"""Intervals of images and sounds: data within the first that fits may reach all of it."""
+
+_LEAST_BYTE = 16.0
+"""Data of no more are taken for no bytes: what else may be in them nobody knows."""
+
+_WIDER = 1.5
+"""Other data are taken to reach so much farther from their middle than those that were given."""
+
+GAINS, _OFFSETS = (0.5, 1.5, 2.0), (-0.125, 0.125)
+"""What other data may be: darker or brighter, quieter or louder, and shifted by an eighth of the interval."""
+
+
+def read_interval(input_range: object, batches: Sequence[Batch]) -> list[Interval]:
+    """The interval of each real input: the one that the user states, or the one that the data show.
+
+    Raises:
+        UsageError: It is no pair of numbers, the smaller one first, or the data go beyond it.
+    """
+    seen = [(min(float(t.min()) for t in ts), max(float(t.max()) for t in ts)) for ts in _columns(batches)]
+    if input_range is None:
+        return [_shown(low, high) for low, high in seen]
+    pair = tuple(input_range) if isinstance(input_range, (tuple, list)) else ()
+    if len(pair) != 2 or not all(isinstance(x, (int, float)) and math.isfinite(x) for x in pair) or pair[0] >= pair[1]:
+        raise UsageError(
+            f"input_range={input_range!r} is no interval. Give its two ends, the smaller one first: (0, 1)."
+        )
+    beyond = [f"{low:.4g} … {high:.4g}" for low, high in seen if low < pair[0] or high > pair[1]]
+    if beyond:
+        raise UsageError(
+            f"input_range={input_range!r}: the data hold {', '.join(beyond)}. Give the interval that inputs really have, after "
+            "scaling and normalizing."
+        )
+    return [(float(pair[0]), float(pair[1]))] * len(seen)
+
+
+def _shown(low: float, high: float) -> Interval:
+    for least, most in _KNOWN:
+        if least <= low and high <= most and (most <= 1.0 or high > _LEAST_BYTE):
+            return least, most
+    middle, half = (low + high) / 2, _WIDER * (high - low) / 2
+    return middle - half if low < 0 else 0.0, middle + half
+
+
+def _columns(batches: Sequence[Batch]) -> list[list[Tensor]]:
+    """The real inputs, each as the tensors of all batches."""
+    columns: dict[int, list[Tensor]] = {}
+    for batch in batches:
+        for place, part in enumerate(values_of(batch)):
+            if isinstance(part, Tensor) and part.is_floating_point() and part.numel():
+                columns.setdefault(place, []).append(part)
+    return list(columns.values())
+
+
+def shifted(
+    batches: Sequence[Batch], intervals: Sequence[Interval], gains: Sequence[float] = GAINS
+) -> dict[str, list[Batch]]:
+    """Batches as other data may be, clipped to the intervals of the inputs, by what was done to them."""
+    done = [(f"gain {gain:g}", gain, 0.0) for gain in gains] + [(f"offset {o:+g}", 1.0, o) for o in _OFFSETS]
+    return {name: [_moved(batch, intervals, gain, offset) for batch in batches] for name, gain, offset in done}
+
+
+def _moved(batch: Batch, intervals: Sequence[Interval], gain: float, offset: float) -> Batch:
+    ends = iter(intervals)
+
+    def move(part: Any) -> Any:
+        if not (isinstance(part, Tensor) and part.is_floating_point() and part.numel()):
+            return part
+        low, high = next(ends)
+        return (part * gain + offset * (high - low)).clamp(low, high)
+
+    return BoundBatch(map(move, batch), {name: move(part) for name, part in keywords_of(batch).items()})
+
+
+def some_of_each(reference: nn.Module, batches: Sequence[Batch], one_in: int) -> list[Batch] | None:
+    """One sample of so many, of every batch where rows are independent; None where there is only one sample or batch."""
+    whole = Parts(tuple(batches), (), (), all(map(_row_count, batches)) and _has_rows(reference, batches[0]))
+    count = whole.samples[0]
+    return None if count < 2 else whole.drawn(batches, max(1, count // one_in))
+
+
+def _independent(batches: Sequence[Batch], *, are_rows: bool) -> int:
+    """How many samples say something of their own: without those that look like another one, or continue the one before.
+
+    Two samples look alike where their correlation is above 0.98, so one of them may be brighter; a few numbers are compared as
+    they are, for their correlation is large by chance. Where most samples begin as the one before ended, they are pieces of
+    recordings, which count instead.
+    """
+    first: dict[int, list[Tensor]] = {}
+    for part in (
+        part for batch in batches for part in values_of(batch)[:1] if isinstance(part, Tensor) and part.numel()
+    ):
+        rows = part.detach().reshape(len(part) if are_rows else 1, -1).float()
+        first.setdefault(rows.shape[1], []).append(rows)
+    return sum(_different(torch.cat(rows)[:_COMPARED]) for rows in first.values())
+
+
+def _different(rows: Tensor) -> int:
+    numbers = rows.shape[1]
+    if numbers < _LONG:
+        return len(rows.unique(dim=0))
+    ends = (rows[:-1, -1] - rows[1:, 0]).abs()
+    follow = ends < _CONTINUED * (rows[:, -1:] - rows[:, 0]).abs().mean()
+    if len(rows) > 2 and float(follow.float().mean()) > 0.5:
+        return 1 + int((~follow).sum())
+    some = rows[:, :: max(1, numbers // _LOOKED_AT)]
+    some = some - some.mean(1, keepdim=True)
+    size = some.norm(dim=1, keepdim=True)
+    unit = some / size.where(size > 0, torch.ones(()))
+    is_flat = size.squeeze(1) == 0
+    is_new = ~(unit @ unit.T > _ALIKE).tril(-1).any(1) & ~is_flat
+    return int(is_new.sum()) + int(is_flat.any())
+
+
+def _allotted(stretches: Sequence[list[Batch]], *, needs_report: bool) -> tuple[list[list[Batch]], ...] | None:
+    """The samples of stretches that are learned from, choose, and are reported on; None where there is only one."""
+    total = sum(map(len, stretches))
+    if total < 2:
+        return None
+    share = _SHARE if total >= ENOUGH else _SHARE_OF_FEW
+    parts: tuple[list[list[Batch]], ...] = ([], [], [])
+    given, seen = [0, 0, 0], 0
+    for rows in stretches:
+        seen += len(rows)
+        most = len(rows) - 1 if len(rows) > 1 else 1  # a stretch keeps one to learn from
+        kept = min(seen // share - given[2], most) if needs_report else 0
+        chosen = min((seen + share // 2) // share - given[1], most - kept)
+        first, second = len(rows) - kept - chosen, len(rows) - kept
+        for i, some in enumerate((rows[:first], rows[first:second], rows[second:])):
+            given[i] += len(some)
+            parts[i].extend([some] if some else [])
+    for i in (1, 2):  # two or three samples
+        if not parts[i] and given[0] > 1 and (i == 1 or needs_report):
+            parts[i].append([parts[0][-1].pop()])
+            given[0] -= 1
+    return tuple([rows for rows in part if rows] for part in parts)
+
+
+def _rows(batch: Batch) -> list[Batch]:
+    return [rows_of_batch(batch, slice(i, i + 1)) for i in range(len(values_of(batch)[0]))]
 
 
 def _has_rows(reference: nn.Module, batch: Batch) -> bool:
     """Whether a batch is rows side by side: the model gives for one of them what it gives for it among the others."""
-    counts = {len(part) if isinstance(part, Tensor) and part.dim() else 0 for part in values_of(batch)}
-    if len(counts) != 1 or counts == {0}:
-        return False
-    last = slice(max(counts) - 1, None)
+    last = slice(_row_count(batch) - 1, None)
     try:
         whole, alone = OutputError(reference, [batch, rows_of_batch(batch, last)]).expected
     except UsageError:
         return False
     return all(_is_row(w, a, last) for w, a in zip(whole, alone, strict=True))
+
+
+def _row_count(batch: Batch) -> int:
+    """The common size of the first axis of all arguments; 0 where they have none."""
+    counts = {len(part) if isinstance(part, Tensor) and part.dim() else 0 for part in values_of(batch)}
+    return counts.pop() if len(counts) == 1 else 0
 
 
 def _is_row(whole: Tensor, alone: Tensor, row: slice) -> bool:
@@ -101,7 +313,13 @@ def _is_row(whole: Tensor, alone: Tensor, row: slice) -> bool:
     return torch.allclose(whole[row], alone, rtol=_SAME, atol=_SAME * float(whole.abs().max()))
 
 
-def _grouped(rows: Sequence[Batch]) -> list[Batch]:
-    """Rows as about eight batches, none of more than 32 rows."""
+def _grouped(stretches: Sequence[Sequence[Batch]]) -> list[Batch]:
+    """Rows as about eight batches, none of more than 32 rows, each of rows of one shape."""
+    rows = [row for stretch in stretches for row in stretch]
     size = min(_LARGEST, max(1, len(rows) // (2 * _ONE_IN)))
-    return [joined_rows(rows[i : i + size]) for i in range(0, len(rows), size)]
+    alike = (list(some) for _, some in itertools.groupby(rows, _shapes))
+    return [joined_rows(some[i : i + size]) for some in alike for i in range(0, len(some), size)]
+
+
+def _shapes(row: Batch) -> tuple[torch.Size, ...]:
+    return tuple(part.shape for part in values_of(row))

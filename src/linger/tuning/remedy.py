@@ -11,13 +11,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, as_batches, evaluating, float_tensors, fresh, run_batch
+from linger.analysis.batches import Batch, as_batches, evaluating, float_tensors, fresh, run_batch, values_of
 from linger.constraint.limits import QUANTIZED
 from linger.errors import LingerError, UsageError, listing, no_module
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.core.quantized import QuantizedBase
 from linger.quantization.core.runtime import runtime_of
-from linger.quantization.diagnosis.call_watch import SignalNoise, decibels, mismatch
+from linger.quantization.diagnosis.call_watch import SignalNoise, as_real, decibels, mismatch
 from linger.records.table import Column, Result
 
 
@@ -52,6 +52,28 @@ class OutputError:
         """The error: 0 where nothing differs, 1 where the noise is as large as the signal."""
         errors = self.of_outputs(model)
         return sum(errors) / len(errors) if errors else 0.0
+
+    def of_samples(self, model: nn.Module) -> Tensor:
+        """Each sample's part of the error, so that their mean is the error; a sample is a row where outputs have those of the inputs.
+
+        Two models are then compared sample by sample: what samples have in common, such as a picture that is hard for both, is
+        no noise of the difference.
+        """
+        powers: list[Tensor] = []  # of every batch: outputs × samples × (signal, noise)
+        for batch, expected in zip(self.batches, self.expected, strict=True):
+            outputs = self.outputs(model, batch)
+            self.require_alike(expected, outputs)
+            sizes = {len(t) if t.dim() else 0 for t in (*float_tensors(values_of(batch)), *expected)}
+            rows = max(sizes) if len(sizes) == 1 and sizes != {0} else 1
+            pairs = [
+                (as_real(f).reshape(rows, -1), as_real(q).reshape(rows, -1))
+                for f, q in zip(expected, outputs, strict=True)
+            ]
+            sums = [torch.stack(((f**2).sum(1), ((f - q) ** 2).sum(1)), 1) for f, q in pairs]
+            powers.append(torch.stack(sums) if sums else torch.zeros(1, rows, 2))
+        signal, noise = torch.cat(powers, 1).unbind(2)
+        mean = signal.mean(1, keepdim=True)
+        return torch.where(mean > 0, noise / mean, (noise > 0).double()).mean(0)
 
     def of_outputs(self, model: nn.Module) -> list[float]:
         """The error of each output; other shapes than the reference's are refused."""

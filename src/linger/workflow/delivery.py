@@ -220,7 +220,7 @@ def delivered(work: Work, quantized: nn.Module, run: RunFile, tell: Tell) -> Qua
         inputs = [piece.arguments for piece in work.proven]
         proof = verify(quantized, work.file, inputs, certificate=work.folder / CERTIFICATE)
         tell("check")
-        check, memory, arena = _checked(work)
+        check, memory, arena = checked(work)
         c_proof, c_cut, c_missing = _as_c(work, tell)
     digest = sha256((work.folder / NET).read_bytes())
     _keep(work, quantized, run, digest)
@@ -303,7 +303,7 @@ def _export(work: Work, quantized: nn.Module) -> None:
     work.file = Network(work.folder / NET)
 
 
-def _checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
+def checked(work: Work) -> tuple[CheckResult, MemoryUse, int | None]:
     """What is wrong with the file, what it needs, and the memory of its program in C."""
     from linger.c.memory_use import memory as memory_in_c
     from linger.checks.check import check
@@ -457,6 +457,7 @@ def reported(work: Work, made: Quantized, run: Run) -> Quantized:
         name=work.name,
         quality=made.quality,
         cautions=tuple(work.cautions),
+        offer=made.offer or run.offer,
         findings=(*_about_c(made), *(finding for finding in run.findings if finding.rule != _C_DIFFERS)),
         command=_REPEAT if work.command else "",
         notes=run.notes if not work.command or origin in run.notes else (*run.notes, origin),
@@ -483,5 +484,6 @@ def command_of(run: RunFile) -> str:
     """The line that made a run; empty where no command did."""
     words = ["linger", "quantize", run.model]
     for name, value in run.options.items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        values = [] if value is True else str(value).split() if name == "input_range" else [str(value)]
+        words += [f"--{name.replace('_', '-')}", *values]
     return shlex.join(words) if run.model else ""

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ from linger.notation import PERCENT, value_and_unit
 from linger.progress import progress
 from linger.quantization.core.qtensor import unwrap
 from linger.quantization.diagnosis.call_watch import SignalNoise, as_real, mismatch
-from linger.reporting.facts import Quality
-from linger.reporting.verdict import FEW_SAMPLES
+from linger.reporting.facts import Quality, Run
+from linger.reporting.verdict import FEW_SAMPLES, LOW_SIGNAL, verdict_of
 from linger.workflow.samples import Piece, Samples, limited, output_name, without_labels
 
 DATA = "the data given"
@@ -264,6 +265,20 @@ def judged(
     return tuple(replace(f, seen=gaps[f.name][0], chance=gaps[f.name][1]) if f.name in gaps else f for f in made)
 
 
+def figure_of(reference: nn.Module, model: nn.Module, *, samples: Samples, name: str, batch: int) -> float:
+    """One figure of another model, as `judged` measures it."""
+    labels = [piece.labels for piece in samples.batches(batch)] if samples.has_labels else None
+    return {f.name: f.after for f in _measured(model, reference, samples, batch).figures(labels)}[name]
+
+
+def missed_figure(goal: str, figures: Sequence[Quality]) -> Quality | None:
+    """The figure that is not enough, for the goal or for the verdict; None where all are, or none can be raised."""
+    if verdict_of(Run("", quality=tuple(figures), goal=goal, is_goal_met=is_goal_met(goal, figures))).is_enough:
+        return None
+    low = [figure for figure in figures if figure.output and figure.after < LOW_SIGNAL]
+    return min(_of_goal(goal, figures)[1] if goal else low or figures[:1], key=attrgetter("after"), default=None)
+
+
 def _measured(model: nn.Module, reference: nn.Module, samples: Samples, batch: int) -> QualityPass:
     made = QualityPass(model, reference, most_kept=0)
     made.run([piece.arguments for piece in samples.batches(batch)])
@@ -401,6 +416,11 @@ def is_goal_met(goal: str | None, figures: Sequence[Quality]) -> bool | None:
     """
     if not goal:
         return None
+    least, fitting = _of_goal(goal, figures)
+    return all(figure.after >= least for figure in fitting) if fitting else None
+
+
+def _of_goal(goal: str, figures: Sequence[Quality]) -> tuple[float, list[Quality]]:
+    """What is enough, and the figures that it is about."""
     least, unit = value_and_unit("quantize", goal, has_metric=any(not figure.unit for figure in figures))
-    reached = [f.after >= least for f in figures if f.unit == unit and (f.before is None or not unit)]
-    return all(reached) if reached else None
+    return least, [f for f in figures if f.unit == unit and (f.before is None or not unit)]

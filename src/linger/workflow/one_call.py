@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -134,6 +134,9 @@ def quantize(
     batch: int = _BATCH,
     limit: int | None = None,
     name: str = "net",
+    input_range: tuple[float, float] | None = None,
+    per_channel: bool | None = None,
+    unsigned: bool | None = None,
 ) -> QuantizeResult:
     """Quantize a float model, prove the file bit for bit, and judge it: what `linger quantize` does, without its folder.
 
@@ -156,6 +159,9 @@ def quantize(
         batch: Samples of a batch.
         limit: Use so many samples at most, evenly from all.
         name: How the network is called.
+        input_range: The lowest and the highest number that an input may have, such as (0, 1); None: what the data show.
+        per_channel: Whether weights have one scale for each output channel; None: where the target has it.
+        unsigned: Whether activations that are never negative use 0 … 255; None: where the target has it.
 
     Returns:
         The model and the verdict; `export`, `verify`, `report` and `c` go on from there.
@@ -168,6 +174,7 @@ def quantize(
         raise no_module("quantize", model)
     refuse_unquantizable(model)
     settings = QuantizeSettings(bits, target, budget, goal, metric, seed, form, opset, batch)
+    settings = replace(settings, input_range=input_range, per_channel=per_channel, unsigned=unsigned)
     settings.check()
     with evaluating(model), tempfile.TemporaryDirectory(prefix="linger.") as folder:
         samples = _samples(data, model, "data", batch, limit)

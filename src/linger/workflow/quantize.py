@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
+import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, Forward, values_of
-from linger.errors import VerificationError, counted
+from linger.checks.memory_use import amount
+from linger.errors import LingerError, UsageError, VerificationError, counted
+from linger.notation import DECIBELS, PERCENT, Widths
 from linger.pipeline import init
+from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.setup.marking import choose_widths
 from linger.reporting.facts import HELD_OUT, METRIC_DATA, SEEN, TEST, Quality
+from linger.reporting.verdict import LOW_AGREEMENT, LOW_SIGNAL, figure_text
 from linger.targets import find_chip
-from linger.tuning.autotune.budget import fitting_threads, on_threads
+from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
+from linger.tuning.autotune.plan import GAIN_DB
 from linger.tuning.autotune.steps import refuse_not_finite, start_of
 from linger.tuning.autotune.tune import INTERRUPTED, tune
+from linger.tuning.held_out import split
+from linger.tuning.mixed_precision.find_bits import find_bits
 from linger.tuning.mixed_precision.goals import checked_metric, metric_name
+from linger.tuning.remedy import OutputError
 from linger.verification.array_files import read_arrays
 from linger.version import __version__
 from linger.workflow.delivery import (
@@ -29,6 +40,7 @@ from linger.workflow.delivery import (
     Tell,
     Work,
     c_obstacle,
+    checked,
     command_of,
     delivered,
     exported,
@@ -41,18 +53,21 @@ from linger.workflow.delivery import (
     reported,
 )
 from linger.workflow.model_quality import (
+    SIGNAL,
     batch_size,
     coarse_notes,
     data_cautions,
+    figure_of,
     guessing_note,
     judged,
+    missed_figure,
     require_decisions,
     unhelpful_notes,
     usual_budget,
     with_fitting_labels,
 )
 from linger.workflow.quantized import DATA, Quantized, QuantizeSettings, require_free
-from linger.workflow.samples import Edges, Piece, Samples, edges_of, require_alike, rows_of, seen_before
+from linger.workflow.samples import Edges, Piece, Samples, edges_of, limited, require_alike, rows_of, seen_before
 
 if TYPE_CHECKING:
     from linger.tuning.autotune.result import TuneResult
@@ -65,6 +80,13 @@ _PROVEN_BATCH = 8
 
 _FEW_REPEATED = 0.1
 """Up to so large a share of the samples to judge by may be among those of tuning by chance, as where inputs have few values."""
+
+_OFFER_SHARE, _OFFER_SAMPLES, _TRIALS_EACH, _PASSES_EACH = 0.2, 64, 2, 1.25
+"""A search for wider tensors, where 8 bits are not enough: its part of the budget, its samples at most, models that it measures for
+each range, and passes for each of these."""
+
+_GOALS = {PERCENT: f"{LOW_AGREEMENT:g} %", DECIBELS: f"{LOW_SIGNAL:g} dB"}
+"""What is enough where nobody said so, as the verdict has it."""
 
 
 def quantize(
@@ -81,7 +103,7 @@ def quantize(
     """Quantize a float model, prove the file, and write everything about it into a folder.
 
     One sample in five, chosen at random by a fixed seed, is held out from tuning, and the figures of quality are about these,
-    unless `test` data are given: then tuning may see all of `data`. Nothing is in the folder before everything is. The file that
+    unless `test` data are given: then tuning may see all of `data`. Of what it may see, one sample in five chooses between steps. Nothing is in the folder before everything is. The file that
     repeats the run says how it was called (`run`). `tell` is given a line about each step.
 
     Raises:
@@ -100,7 +122,8 @@ def quantize(
     seen, kept = with_fitting_labels(model, seen, kept)
     kind, notes = _kind_of(seen, kept, test)
     classes = require_decisions(model, seen, kept, settings.goal if measure is None else None)
-    batches = [piece.arguments for piece in seen.batches(batch_size(len(seen), settings.batch))]
+    parts = _batches(seen, settings)
+    batches = parts[0] + parts[1]
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
     edges = edges_of(model, every, can_open=find_chip(settings.target) is None)
     threads = fitting_threads(model, batches[0])
@@ -118,14 +141,13 @@ def quantize(
             notes=list(dict.fromkeys((*seen.notes, *kept.notes, *notes))),
             cautions=data_cautions(seen, kept),
         )
-        limit = "" if settings.budget else f", {budget} of CPU time at most"
-        tell(f"tune: {_shares(seen, kept, kind)}{limit}")
+        tell(f"tune: {_shares(seen, kept, kind)}" + ("" if settings.budget else f", {budget} of CPU time at most"))
         with work.noting():
-            plain = start_of(_with_widths(model, settings), settings.target).plain(batches)[0]
+            plain = start_of(_with_widths(model, settings), settings.target, settings.numbers).plain(batches)[0]
             exported(work, plain)  # what cannot be exported is told before the search, not after it
             if obstacle := c_obstacle(work):
                 tell(obstacle)
-            tuned, result = _tuned(work, batches, budget)
+            tuned, result = _tuned(work, parts, [p.arguments for p in kept.batches(settings.batch)], budget)
         tell(f"measure: {counted(len(kept), kept.unit)}")
         figures = _judged(work, plain, tuned, kept, kind, classes, seen)
         if measure is not None and result.after_metric is not None:
@@ -134,11 +156,11 @@ def quantize(
             run = replace(run, metric=own)
         run = replace(run, goal=settings.goal_text, quality=figures, cautions=tuple(work.cautions))
         made = replace(delivered(work, tuned, run, tell), quality=figures, notes=tuple(work.notes))
+        made = _with_offer(work, made, (tuned, result.reference or model), (seen, kept), budget, tell)
         tell("report")
         with work.noting():
             made = reported(work, made, new_run(work, made, tuned, result))
-        inputs = tuple(piece.arguments for piece in work.proven)
-        return replace(placed(made, work, out), model=tuned, inputs=inputs)
+        return replace(placed(made, work, out), model=tuned, inputs=tuple(piece.arguments for piece in work.proven))
 
 
 def repeat(
@@ -200,23 +222,100 @@ def repeat(
         return placed(replace(made, notes=tuple(work.notes)), work, out)
 
 
-def _tuned(work: Work, batches: list[Batch], budget: str | float) -> tuple[nn.Module, TuneResult]:
-    """The tuned model, and what was tried."""
+def _batches(seen: Samples, settings: QuantizeSettings) -> tuple[list[Batch], list[Batch]]:
+    """What tuning may see, as batches to learn from, and those that choose where recordings must not be parted; else none."""
+    groups = {piece.group for piece in seen.pieces}
+    parts = seen.divided() if len(groups) > 1 else (seen, replace(seen, pieces=()))
+    size = batch_size(len(parts[0]), settings.batch)
+    return [p.arguments for p in parts[0].batches(size)], [p.arguments for p in parts[1].batches(settings.batch)]
+
+
+def _tuned(
+    work: Work, seen: tuple[list[Batch], list[Batch]], kept: list[Batch], budget: str | float
+) -> tuple[nn.Module, TuneResult]:
+    """The tuned model, and what was tried; whether it gains less on what was `kept` from tuning is a caution."""
     settings = work.settings
+    reported = () if len(seen[0]) == 1 and seen[0][0] is kept[0] else kept
     tuned, result = tune(
         _with_widths(work.model, settings),
-        batches,
+        split(work.model, seen[0], reported, settings.input_range, choosing=seen[1]),
         budget=budget,
         bits="mixed" if settings.widths.is_mixed else "8",
         metric=settings.metric,
         goal=settings.goal if settings.metric is None or settings.goal is None else float(settings.goal),
         target=settings.target,
         seed=settings.seed,
+        per_channel=settings.per_channel,
+        unsigned=settings.unsigned,
     )
     if INTERRUPTED in result.notes:
         raise KeyboardInterrupt  # the user wants the command to end, and gets nothing half done
     work.notes += [note for note in result.notes if note not in work.notes]
+    work.cautions += [result.warning] * bool(result.warning)
     return tuned, result
+
+
+def _with_offer(
+    work: Work,
+    made: Quantized,
+    models: tuple[nn.Module, nn.Module],
+    samples: tuple[Samples, Samples],
+    budget: str | float,
+    tell: Tell,
+) -> Quantized:
+    """Where 8 bits are not enough, what the fewest wide tensors that are would give, measured on data that did not choose them.
+
+    The search takes data of tuning, and a fifth of the budget at most. No offer where that is too little, or nothing is gained.
+    """
+    settings, missed = work.settings, missed_figure(work.settings.goal_text, made.quality)
+    if missed is None or settings.widths != Widths() or made.quality[-1].data == SEEN:
+        return made
+    tell("16 bits: what a few tensors would gain")
+    wide, whole = copy.deepcopy(models[0]), read_budget(budget)
+    limit = Budget(whole.text, _OFFER_SHARE * whole.seconds_left, _OFFER_SHARE * whole.trials_left)
+    usual = _GOALS.get(missed.unit, "")
+    goal, wish = (settings.goal, "") if settings.goal else (usual, f" --goal '{usual}'")
+    measure = partial(figure_of, work.model, samples=samples[1], name=missed.name, batch=settings.batch)
+    if settings.metric is not None and not missed.unit:  # its data judge, so decibels choose: as many more as in tuning
+        measure = partial(checked_metric("quantize", settings.metric))
+        goal, wish = sum(figure.after for figure in made.quality if figure.name == SIGNAL) + GAIN_DB, ""
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), limit.watching(wide):
+            warnings.simplefilter("ignore")  # about a model that nobody gets
+            some, trials = _affordable(wide, samples[0], limit, settings.batch)
+            target = settings.target
+            found = find_bits(wide, models[1], some, goal=goal, target=target, bits=(8, 16), max_trials=trials)
+        after, cost = measure(wide), _cost(work, made, wide)
+    except LingerError:  # the run is complete without an offer
+        return made
+    gained = f"{figure_text(missed)}; {found.wide_text}: {figure_text(missed, after)}, {cost}"
+    offer = f"8 bits: {gained}. Run again with --bits mixed{wish}, or accept 8 bits."
+    return replace(made, offer=offer * (after > missed.after))
+
+
+def _cost(work: Work, made: Quantized, wide: nn.Module) -> str:
+    """What another file needs more than the one that was made; one that a chip forbids is refused."""
+    aside = replace(work, folder=work.folder / "wide", notes=[], cautions=[])
+    aside.folder.mkdir()
+    exported(aside, wide)
+    check, memory, _ = checked(aside)
+    if len(check.errors) > len(made.check.errors):
+        raise UsageError("quantize: the chip forbids it.")
+    weights, tensors = memory.weight_bytes - made.memory.weight_bytes, memory.peak_bytes - made.memory.peak_bytes
+    return f"+{amount(weights + tensors)}: {weights:,} of weights, {tensors:,} of tensors alive at one time"
+
+
+def _affordable(model: nn.Module, seen: Samples, limit: Budget, batch: int) -> tuple[list[Batch], int]:
+    """Data and trials of a search for wide tensors, on as many samples as the time allows; refused where there is too little."""
+    wanted, count = _TRIALS_EACH * len(ranges_of(model)), min(len(seen), _OFFER_SAMPLES)
+    while True:
+        some, begun = [piece.arguments for piece in limited(seen, count).batches(batch)], limit.spent
+        OutputError(model, some)  # one pass
+        if wanted <= limit.trials_left and (limit.spent - begun) * _PASSES_EACH * wanted <= limit.seconds_left:
+            return some, wanted
+        if count == 1:
+            raise UsageError("quantize: too little is left for a search.")
+        count //= 2
 
 
 def _with_widths(model: nn.Module, settings: QuantizeSettings) -> nn.Module:

@@ -13,8 +13,9 @@ from linger.errors import UsageError, refuse_together
 from linger.files import require_free_folder
 from linger.notation import Widths, read_allowance, read_bits, value_and_unit
 from linger.onnx.exporter import FORMS, PACKED_FORMS, check_form, check_opset, check_packed
-from linger.reporting.facts import Quality
+from linger.reporting.facts import GAP, Quality
 from linger.reporting.verdict import Verdict
+from linger.targets import refuse_numbers
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,6 +55,13 @@ class QuantizeSettings:
     form: str | None = None  # the form of the file; None: the usual one
     opset: int | None = None  # the opset of the file; None: the usual one
     batch: int = 32  # samples of a batch
+    input_range: tuple[float, float] | None = None  # what a number of an input may be; None: what the data show
+    per_channel: bool | None = (
+        None  # whether weights have one scale for each output channel; None: where the target has it
+    )
+    unsigned: bool | None = (
+        None  # whether activations that are never negative use 0 … 255; None: where the target has it
+    )
     c: Path | None = None  # a folder to write the network to as C, proven on this machine; None: no C
     cut: bool = False  # whether the program in C leaves float ops outside, where there are some
     force: bool = False  # whether files of a former run may be replaced
@@ -62,6 +70,11 @@ class QuantizeSettings:
     def widths(self) -> Widths:
         """Bits of weights and of activations."""
         return read_bits(self.bits, "quantize")
+
+    @property
+    def numbers(self) -> dict[str, bool | None]:
+        """What the integers may be, as `linger.init` takes it."""
+        return {"per_channel": self.per_channel, "unsigned": self.unsigned}
 
     @property
     def goal_text(self) -> str:
@@ -91,6 +104,7 @@ class QuantizeSettings:
             (self.goal, partial(value_and_unit, "quantize", self.goal, has_metric=has_metric)),
             (self.opset, partial(check_opset, self.opset or 0)),
             (self.form, partial(check_form, self.form or "")),
+            (self.target, partial(refuse_numbers, "quantize", self.target, **self.numbers)),
             (self.target, partial(check_packed, self.form, self.target or "")),
         ]
         given = [check for value, check in optional if value is not None]
@@ -116,6 +130,7 @@ class Quantized:
     c_missing: str = ""  # why a program in C that was asked for is missing or not proven, and what to do
     c_cut: Cut | None = None  # which part of the file that program is; None: all of it
     notes: tuple[str, ...] = ()  # what a reader should know
+    offer: str = ""  # what a few tensors at 16 bits would give and cost where 8 bits are not enough
     decision: Verdict | None = None  # the verdict of the report; None before there is a report
     is_repeated: bool = False  # whether this is a former run again, whose file is the same bit for bit
     model: nn.Module | None = field(default=None, repr=False)  # the quantized model of a new run
@@ -125,6 +140,11 @@ class Quantized:
     def ok(self) -> bool:
         """Whether every integer agrees, nothing was found that is wrong, the quality is enough, and nothing is missing."""
         return self.decision is not None and self.decision.ok and not self.c_missing
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether tuning gains less on data by which nothing was chosen, by more than chance."""
+        return self.decision is not None and any(text.startswith(GAP) for text in self.decision.cautions)
 
     @property
     def verdict(self) -> str:

@@ -14,7 +14,18 @@ from torch import nn
 import linger
 from linger.tuning.autotune import plan
 from linger.tuning.autotune.plan import affordable, expected_seconds, training_steps, usual_plan
-from tests.support.tuning import EQUALIZED, PLAIN, Score, Search, Step, Trial, ranges_of
+from tests.support.tuning import (
+    EQUALIZED,
+    FOLDED,
+    HEADROOM,
+    PLAIN,
+    TOGETHER,
+    Score,
+    Search,
+    Step,
+    Trial,
+    ranges_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +38,8 @@ def model() -> nn.Module:
 
 
 def session_of(model: nn.Module, *, seconds: float = 1000.0, **others: Any) -> Any:
-    """A session with 8 batches of a second's tenth, whose branches have 20 and 30.22 dB."""
-    scores = {PLAIN: Score(0.01), EQUALIZED: Score(0.00095)}
+    """A session with 8 batches of a second's tenth, whose branches have 20, 20 and 30.22 dB."""
+    scores = {PLAIN: Score(0.01), FOLDED: Score(0.01), TOGETHER: Score(0.01), EQUALIZED: Score(0.00095)}
     branches = {name: Trial(model, model, score=score) for name, score in scores.items()}
     known: Mapping[str, Any] = {
         "is_mixed": False,
@@ -41,7 +52,7 @@ def session_of(model: nn.Module, *, seconds: float = 1000.0, **others: Any) -> A
         "steps": [],
         "costs": {},
         "batch_seconds": 0.1,
-        "parts": SimpleNamespace(tuning=[None] * 8),
+        "parts": SimpleNamespace(tuning=[None] * 8, is_few=False),
         "budget": SimpleNamespace(seconds_left=seconds, trials_left=10**6),
     }
     return SimpleNamespace(**{**known, **others})
@@ -54,10 +65,10 @@ def steps_of(session: Search, name: str) -> list[Step]:
 def test_mixed_widths_without_a_goal_aim_at_ten_decibels_more(model: nn.Module) -> None:
     session = session_of(model, is_mixed=True)
     found = steps_of(session, "find_bits")
-    # the best branch has 30.22 dB; the plain one, with 20 dB, does not reach 40.2 dB by wider weights and gets wider activations
+    # the best branch has 30.22 dB; the folded one, with 20 dB, does not reach 40.2 dB by wider weights and gets wider activations
     assert [(step.branch, step.settings["goal"], step.settings.get("widen")) for step in found] == [
-        (PLAIN, 40.2, ["weights"]),
-        (PLAIN, 40.2, None),
+        (FOLDED, 40.2, ["weights"]),
+        (FOLDED, 40.2, None),
         (EQUALIZED, 40.2, ["weights"]),
         (EQUALIZED, 40.2, None),
     ]
@@ -68,8 +79,8 @@ def test_a_goal_of_the_user_is_the_goal_of_the_search(model: nn.Module) -> None:
     session = session_of(model, is_mixed=True, goal=25.0, is_reached=lambda trial: trial.score.db >= 25)
     found = steps_of(session, "find_bits")
     assert [(step.branch, step.settings["goal"], step.settings.get("widen")) for step in found] == [
-        (PLAIN, 25.0, ["weights"]),
-        (PLAIN, 25.0, None),
+        (FOLDED, 25.0, ["weights"]),
+        (FOLDED, 25.0, None),
         (EQUALIZED, 25.0, ["weights"]),  # its 30 dB are enough
     ]
 
@@ -81,25 +92,66 @@ def test_a_goal_is_of_the_metric_where_the_user_gave_both(model: nn.Module, goal
     assert {step.settings["is_of_metric"] for step in found} == {goal is not None}
 
 
-def test_narrow_plans_search_every_branch_and_finish_the_best(model: nn.Module) -> None:
+def test_narrow_plans_begin_with_what_gains_most_and_finish_the_best(model: nn.Module) -> None:
     names = [(step.name, step.branch) for step in usual_plan(session_of(model))]
     assert ("find_bits", PLAIN) not in names
-    assert [branch for name, branch in names if name == "choose_exponents"] == [PLAIN, EQUALIZED]
-    assert names[:2] == [("fuse", PLAIN), ("equalize", EQUALIZED)]
-    assert names[-6:] == [
+    assert names[:3] == [("fuse", FOLDED), ("choose_ranges", TOGETHER), ("correct_biases", TOGETHER)]
+    assert [name for name, branch in names if branch == FOLDED] == ["fuse", *["choose_ranges"] * 5, "correct_biases"]
+    assert [branch for name, branch in names if name == "choose_exponents"] == [EQUALIZED]
+    # nothing helped: headroom is tried at two sizes, training once and for a short time, and biases are not corrected again
+    assert names[-5:] == [
         ("round_weights", EQUALIZED),
-        ("correct_biases", EQUALIZED),
-        *[("distill", EQUALIZED)] * 3,
-        ("correct_biases", EQUALIZED),
+        ("choose_exponents", EQUALIZED),
+        (HEADROOM, EQUALIZED),
+        (HEADROOM, EQUALIZED),
+        ("distill", EQUALIZED),
     ]
 
 
-def test_mixed_plans_without_time_widen_the_plain_branch_only(model: nn.Module) -> None:
+def followed(session: Any, *helpful: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The steps of the usual plan where those of these names help."""
+    found = []
+    for step in usual_plan(session):
+        found.append((step.name, step.settings))
+        note = {"name": step.name, "seconds": 0.0, "settings": step.settings, "is_kept": step.name in helpful}
+        session.steps.append(SimpleNamespace(**note))
+    return found
+
+
+def test_training_is_long_only_where_a_short_trial_pays(model: nn.Module) -> None:
+    short = [settings for name, settings in followed(session_of(model)) if name == "distill"]
+    assert [settings["steps"] for settings in short] == [20]
+    steps = followed(session_of(model), "distill")
+    assert [settings["steps"] for name, settings in steps if name == "distill"] == [20, 400, 400, 400]
+    assert steps[-1][0] == "correct_biases"
+
+
+def test_biases_are_corrected_again_after_what_helped(model: nn.Module) -> None:
+    names = [name for name, _ in followed(session_of(model), "choose_exponents", HEADROOM)]
+    assert names[-5:] == ["round_weights", "choose_exponents", "correct_biases", HEADROOM, "distill"]
+
+
+def test_few_data_make_fewer_choices(model: nn.Module) -> None:
+    session = session_of(model, parts=SimpleNamespace(tuning=[None] * 8, is_few=True))
+    names = [name for name, _ in followed(session)]
+    assert "choose_exponents" not in names
+    assert "distill" not in names
+    assert names.count("choose_ranges") == 5  # of two branches two each, and those that are tried as one
+    assert HEADROOM in names
+
+
+def test_what_is_not_folded_is_searched_where_folding_costs(model: nn.Module) -> None:
+    session = session_of(model)
+    session.branches[PLAIN] = Trial(model, model, score=Score(0.005))
+    assert [step.branch for step in steps_of(session, "correct_biases")] == [TOGETHER, FOLDED, EQUALIZED, PLAIN]
+
+
+def test_mixed_plans_without_time_widen_the_folded_branch_only(model: nn.Module) -> None:
     # wider weights, biases and rounding take 98 passes of 0.8 s
     session = session_of(model, is_mixed=True, seconds=98 * 0.8 - 0.1)
-    assert {step.branch for step in steps_of(session, "find_bits")} == {PLAIN}
+    assert {step.branch for step in steps_of(session, "find_bits")} == {FOLDED}
     session.budget.seconds_left = 98 * 0.8 + 0.1
-    assert {step.branch for step in steps_of(session, "find_bits")} == {PLAIN, EQUALIZED}
+    assert {step.branch for step in steps_of(session, "find_bits")} == {FOLDED, EQUALIZED}
 
 
 def test_a_search_needs_a_trial_of_every_range(model: nn.Module) -> None:
@@ -131,7 +183,7 @@ def test_training_takes_a_part_of_the_time_left(model: nn.Module) -> None:
     ]
     assert training_steps(session_of(model, seconds=50.0, steps=done)) == 30  # a second each, as measured
     few = [step for step in usual_plan(session_of(model, seconds=17.0)) if step.name == "distill"]
-    assert [step.settings["steps"] for step in few] == [20, 20, 20]
+    assert [step.settings["steps"] for step in few] == [20]
     assert [step for step in usual_plan(session_of(model, seconds=16.0)) if step.name == "distill"] == []
 
 

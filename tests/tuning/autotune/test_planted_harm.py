@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from tests.support.tuning import PLAIN, Search, Step
+from tests.support.tuning import PLAIN, Parts, Search, Step
 
 Case = tuple[nn.Module, list[Tensor]]
 
@@ -76,6 +76,8 @@ def test_what_hurts_on_held_out_data_is_dropped(
         yield Step(name, branch, PLAIN, settings)
 
     monkeypatch.setattr("linger.tuning.autotune.tune.usual_plan", plan)
+    parts = Parts(tuple((x,) for x in batches[:3]), ((batches[3],),), ((batches[3],),), are_rows=True)
+    monkeypatch.setattr("linger.tuning.autotune.tune.split", lambda *given: parts)
     _, result = linger.tune(model, batches)
     (step,) = result.steps
     assert step.is_complete, step.why

@@ -58,7 +58,7 @@ def session() -> Search:
     torch.manual_seed(0)
     reference = nn.Sequential(nn.Linear(4, 3)).eval()
     parts = split(reference, [(x,) for x in torch.randn(8, 5, 4)])
-    made = Search(parts, Judge(reference, parts.held_out), read_budget("1 h"), STEPS)
+    made = Search(parts, Judge(reference, parts), read_budget("1 h"), STEPS)
     made.begin(Trial(quantized(reference, parts.tuning, None), reference))
     return made
 
@@ -83,7 +83,8 @@ def test_a_step_that_hurts_is_dropped(session: Search) -> None:
 
 
 def test_a_loop_that_keeps_what_hurts_is_noticed(session: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("linger.tuning.autotune.search.is_better", lambda found, best: True)
+    for rule in ("objection", "below_plain"):
+        monkeypatch.setattr(f"linger.tuning.autotune.search.{rule}", lambda *scores, **rest: "")
     with pytest.raises(AssertionError):
         spoil_and_mend(session)
 
@@ -121,35 +122,44 @@ def test_steps_of_the_branch_that_another_grew_from_count(session: Search) -> No
 
 
 def seen_by_steps(parts: Parts) -> set[float]:
-    """The first numbers of all batches that a step is given."""
+    """The first numbers of all rows that a step is given."""
     found: set[float] = set()
 
     def spy(session: Search, start: Trial, settings: Any) -> Trial:
-        found.update(float(batch[0].flatten()[0]) for batch in session.tuning)  # type: ignore[attr-defined]
+        found.update(float(row[0]) for batch in session.tuning for row in batch[0])
         return start
 
     reference = nn.Sequential(nn.Linear(4, 3)).eval()
-    session = Search(parts, Judge(reference, parts.held_out), read_budget("1 h"), {"spy": spy})
+    session = Search(parts, Judge(reference, parts), read_budget("1 h"), {"spy": spy})
     session.begin(Trial(quantized(reference, parts.tuning, None), reference))
     session.run(Step("spy", PLAIN, PLAIN))
     return found
 
 
 def assert_nothing_leaks(parts: Parts) -> None:
-    held = {float(batch[0].flatten()[0]) for batch in parts.held_out}
-    assert held
-    assert not held & seen_by_steps(parts)
+    for part in (parts.choosing, parts.reported):
+        held = {float(row[0]) for batch in part for row in batch[0]}
+        assert held
+        assert not held & seen_by_steps(parts)
+    chosen, told = ({float(row[0]) for batch in part for row in batch[0]} for part in (parts.choosing, parts.reported))
+    assert not chosen & told  # what is reported on has chosen nothing
 
 
-def test_held_out_data_are_never_given_to_a_step() -> None:
+def test_parts_of_data_share_no_sample_and_steps_see_only_theirs() -> None:
     torch.manual_seed(0)
     batches = [(x,) for x in torch.randn(8, 5, 4)]
     reference = nn.Linear(4, 3)
     assert_nothing_leaks(split(reference, batches))
     assert_nothing_leaks(split(reference, [(torch.randn(12, 4),)]))
-    leaking = Parts(tuple(batches), tuple(batches[-2:]))  # the fault: tuning has everything
-    with pytest.raises(AssertionError):
-        assert_nothing_leaks(leaking)
+    whole = split(reference, batches)
+    leaks = {  # the faults: steps learn from what chooses, or from what is reported on, or the latter chooses
+        "learning": replace(whole, tuning=(*whole.tuning, *whole.choosing)),
+        "reported": replace(whole, tuning=(*whole.tuning, *whole.reported)),
+        "choosing": replace(whole, choosing=(*whole.choosing, *whole.reported)),
+    }
+    for leaking in leaks.values():
+        with pytest.raises(AssertionError):
+            assert_nothing_leaks(leaking)
 
 
 def test_what_ran_to_its_end_can_be_repeated(session: Search) -> None:

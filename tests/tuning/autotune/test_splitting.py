@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is held out: whole batches, rows where they are independent, and nothing where there is one input."""
+"""The three parts of the data: rows where they are independent, else whole batches, and one part where there is one input."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -16,30 +18,46 @@ class Two(nn.Module):
         return x + y
 
 
-def test_one_batch_in_four_is_held_out() -> None:
+def numbers(part: Sequence[tuple[Tensor, ...]]) -> list[float]:
+    """The first number of every row."""
+    return [float(row[0]) for batch in part for row in batch[0]]
+
+
+def test_batches_of_one_sample_go_to_the_parts_in_turn() -> None:
     parts = split(nn.Linear(2, 2), [(torch.full((1, 2), float(i)),) for i in range(8)])
-    assert [float(b[0][0, 0]) for b in parts.held_out] == [3.0, 7.0]
-    assert len(parts.tuning) == 6
-    assert not parts.note
+    assert (numbers(parts.choosing), numbers(parts.reported)) == ([1.0, 5.0], [3.0, 7.0])
+    assert numbers(parts.tuning) == [0.0, 2.0, 4.0, 6.0]
+    assert parts.samples == (4, 2, 2)
+    assert len(parts.notes) == 1  # eight are few
 
 
-def test_a_single_batch_is_split_by_rows() -> None:
+def test_every_stretch_of_a_single_batch_is_in_every_part() -> None:
     x = torch.arange(80.0).reshape(40, 2)
     parts = split(nn.Linear(2, 2), [(x,)])
-    assert torch.equal(torch.cat([b[0] for b in parts.held_out]), x[30:])
-    assert len(parts.tuning) == 10  # 30 rows: remedies hold out some of them, too
-    assert torch.equal(torch.cat([b[0] for b in parts.tuning]), x[:30])
-    # fewer than sixteen rows: half of them judge
-    few = split(nn.Linear(2, 2), [(x[:8],)])
-    assert torch.equal(torch.cat([b[0] for b in few.held_out]), x[4:8])
+    # eight stretches of five rows: three to learn from, one that chooses, one that is reported on
+    assert numbers(parts.choosing) == [float(x[i, 0]) for i in range(3, 40, 5)]
+    assert numbers(parts.reported) == [float(x[i, 0]) for i in range(4, 40, 5)]
+    assert len(parts.tuning) == 8  # 24 rows: remedies hold out some of them, too
+    few = split(nn.Linear(2, 2), [(x[:4],)])
+    assert few.samples == (2, 1, 1)
 
 
-def test_of_two_batches_the_last_is_held_out() -> None:
-    x = torch.arange(32.0).reshape(16, 2)
-    parts = split(nn.Linear(2, 2), [(x[:8],), (x[8:],)])
-    assert torch.equal(parts.held_out[0][0], x[8:])
-    assert len(parts.tuning) == 8
-    assert torch.equal(torch.cat([b[0] for b in parts.tuning]), x[:8])
+@pytest.mark.parametrize("size", [2, 5, 16])
+def test_every_batch_is_represented_in_what_steps_learn_from(size: int) -> None:
+    batches = [(torch.full((size, 2), float(i)),) for i in range(12)]
+    parts = split(nn.Linear(2, 2), batches)
+    assert set(numbers(parts.tuning)) == set(map(float, range(12)))
+    assert sum(parts.samples) == 12 * size
+    drawn = parts.drawn(parts.tuning, 12)
+    assert set(numbers(drawn)) == set(map(float, range(12)))
+    assert len(numbers(drawn)) == 12
+
+
+def test_data_to_report_on_may_be_given() -> None:
+    x, test = torch.arange(64.0).reshape(32, 2), [(torch.ones(3, 2),)]
+    parts = split(nn.Linear(2, 2), [(x,)], test)
+    assert parts.reported == tuple(test)
+    assert parts.samples == (26, 6, 3)  # one in five of 32 chooses
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])
@@ -80,23 +98,62 @@ class OfState(nn.Module):
 def test_rows_that_depend_on_each_other_stay_together() -> None:
     batches = [(torch.randn(4, 2, generator=torch.Generator().manual_seed(i)),) for i in range(3)]
     parts = split(Mean(), batches)
-    assert [len(b[0]) for b in (*parts.tuning, *parts.held_out)] == [4, 4, 4]
-    assert torch.equal(parts.held_out[0][0], batches[2][0])
+    assert [len(b[0]) for b in (*parts.tuning, *parts.choosing, *parts.reported)] == [4, 4, 4]
+    assert {id(b[0]) for b in (*parts.tuning, *parts.choosing, *parts.reported)} == {id(b[0]) for b in batches}
     both = [(torch.ones(4, 2), torch.ones(1, 4, 2)) for _ in range(2)]
-    assert [tuple(part.shape) for part in split(OfState(), both).held_out[0]] == [(4, 2), (1, 4, 2)]
-    assert split(OfState(), both[:1]).note
+    assert [tuple(part.shape) for part in split(OfState(), both).choosing[0]] == [(4, 2), (1, 4, 2)]
+    assert split(OfState(), both[:1]).notes
 
 
-def test_a_single_input_serves_for_both_and_it_is_said() -> None:
+def test_a_single_input_serves_for_everything_and_it_is_said() -> None:
     parts = split(nn.Linear(2, 2), [(torch.ones(1, 2),)])
-    assert parts.tuning == parts.held_out
-    assert "one input" in parts.note
+    assert parts.tuning == parts.choosing == parts.reported
+    assert parts.is_few
+    assert "one input" in parts.notes[0]
+    assert "1 different samples of 1" in parts.notes[1]
     # tensors of other sizes are not one batch of rows
-    assert split(Two(), [(torch.ones(4, 2), torch.ones(2))]).note
-    # and two or three rows are a quarter at least
-    assert not split(nn.Linear(2, 2), [(torch.ones(2, 2),)]).note
+    assert "one input" in split(Two(), [(torch.ones(4, 2), torch.ones(2))]).notes[0]
+    two = split(nn.Linear(2, 2), [(torch.tensor([[1.0, 2.0], [3.0, 4.0]]),)])
+    assert two.samples == (1, 1, 0)
+    assert "two inputs" in two.notes[0]
 
 
 def test_data_of_another_shape_are_refused() -> None:
     with pytest.raises(linger.UsageError, match=r"the forward pass fails on the input \[\(4, 3\)\]"):
         split(nn.Linear(2, 2), [(torch.ones(4, 3),), (torch.ones(4, 3),)])
+
+
+def drawn(count: int, numbers: int, seed: int = 0) -> Tensor:
+    return torch.randn(count, numbers, generator=torch.Generator().manual_seed(seed))
+
+
+def tone(length: int) -> Tensor:
+    """A sound that never jumps."""
+    return torch.sin(0.05 * torch.arange(float(length))) + 0.3 * torch.sin(0.013 * torch.arange(float(length)))
+
+
+FEW = {
+    "enough": (drawn(32, 64), None),
+    "31": (drawn(31, 64), "31 different samples of 31"),
+    # brighter and darker ones of eight samples
+    "alike": (
+        torch.cat([drawn(8, 64) * gain + gain for gain in (0.5, 1.0, 1.5, 2.0, 3.0)]),
+        "8 different samples of 40",
+    ),
+    "a few numbers, alike by chance": (drawn(40, 3), None),
+    "repeated": (drawn(4, 3).repeat(10, 1), "4 different samples of 40"),
+    "constant": (torch.cat([torch.full((12, 64), 0.5), drawn(28, 64)]), "29 different samples of 40"),
+    "pieces of a recording": (tone(40 * 64).reshape(40, 64), "1 different samples of 40"),
+    "pieces of two": (
+        torch.cat([tone(1280).reshape(20, 64), 2 - tone(1280).reshape(20, 64)]),
+        "2 different samples of 40",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FEW)
+def test_few_different_samples_are_told(case: str) -> None:
+    x, said = FEW[case]
+    parts = split(nn.Linear(x.shape[1], 2), [(batch,) for batch in x.split(8)])
+    assert parts.is_few == (said is not None)
+    assert [note for note in parts.notes if said and said in note] == list(parts.notes)

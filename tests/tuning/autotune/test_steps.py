@@ -36,15 +36,33 @@ def test_the_same_method_is_nothing_to_do(start: tuple[Search, Trial]) -> None:
         STEPS["choose_ranges"](*start, {"inputs": "max"})
 
 
-def test_exponents_are_searched_on_as_many_batches_as_the_time_allows(start: tuple[Search, Trial]) -> None:
+def test_exponents_are_chosen_by_rows_of_every_batch(start: tuple[Search, Trial]) -> None:
     session, before = start
-    far = (torch.full((8192, 1), 100.0),)  # beyond every range: next to its error, no other counts
-    session.parts = replace(session.parts, tuning=(session.parts.tuning[0], far))
     ranges_of(before.model)["0.x"].choose(16.0)
+    near = session.parts.tuning[0]
+    session.parts = replace(session.parts, tuning=(near, near))
     after = STEPS["choose_exponents"](session, before, {"max_trials": 20, "batches": 1})
-    assert after.model[0].scale_x.item() == 64.0
-    with pytest.raises(NothingToDoError, match="found nothing better"):
-        STEPS["choose_exponents"](session, before, {"max_trials": 20, "batches": 2})
+    assert after.model[0].scale_x.item() > 16.0
+    far = (torch.full((len(near[0]), 1), 100.0),)  # beyond every range: next to its error, no other counts
+    session.parts = replace(session.parts, tuning=(near, far))
+    after = STEPS["choose_exponents"](session, before, {"max_trials": 20, "batches": 1})  # as many samples, of both
+    assert after.model[0].scale_x.item() <= 16.0
+
+
+def test_headroom_is_for_what_other_data_reach_and_the_network_does_not_limit() -> None:
+    reference = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU6(), nn.Linear(1, 1, bias=False)).eval()
+    for layer in (reference[0], reference[2]):
+        nn.init.constant_(layer.weight, 1.0)
+    x = torch.linspace(0.0, 9.0, 64).unsqueeze(1)
+    parts = split(reference, [(x,)], (), (0, 100))
+    before = Trial(quantized(reference, parts.tuning, None), reference)
+    after = STEPS["widen_ranges"](session_of(reference, parts), before, {"gain": 2.0})
+    scales = [[float(one.scale) for one in ranges_of(trial.model).values()] for trial in (before, after)]
+    # 18·4 ≤ 127; behind ReLU6 nothing is beyond 6
+    assert scales == [[8.0, 64.0, 16.0, 64.0, 16.0], [4.0, 64.0, 16.0, 64.0, 16.0]]
+    held = replace(parts, intervals=((0.0, 9.0),))
+    with pytest.raises(NothingToDoError, match="nothing of the network reaches farther"):
+        STEPS["widen_ranges"](session_of(reference, held), before, {"gain": 2.0})
 
 
 def test_distilling_moves_weights_of_a_copy_toward_the_reference() -> None:

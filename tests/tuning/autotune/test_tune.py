@@ -21,7 +21,7 @@ from linger.tuning.autotune import plan
 from linger.tuning.autotune import tune as front
 from linger.tuning.autotune.result import Problem
 from linger.tuning.autotune.tune import problems_of, wide_shares
-from tests.support.tuning import PLAIN, OutputError, Search, Step, Trial, error_db
+from tests.support.tuning import PLAIN, OutputError, Search, Step, Trial, error_db, runtime_of, split
 
 
 class Net(nn.Module):
@@ -84,6 +84,12 @@ def images() -> Tensor:
 
 
 @pytest.fixture(scope="module")
+def many() -> Tensor:
+    """So many that a gain need not be twice its noise."""
+    return torch.randn(40, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
 def tuned(net: nn.Module, images: Tensor) -> tuple[nn.Module, linger.TuneResult]:
     return linger.tune(net, images)
 
@@ -102,17 +108,25 @@ def test_it_helps_and_says_by_how_much(
 ) -> None:
     model, result = tuned
     assert result.after_db > result.plain_db + 1
-    held = [(images[18:],)]  # the last quarter of a single batch
-    assert error_db(OutputError(net, held)(model)) == pytest.approx(result.after_db)
+    parts = split(net, [(images,)])
     plain = linger.init(copy.deepcopy(net)).eval()
     with linger.calibration():
-        plain(images[:18])
-    assert error_db(OutputError(net, held)(plain)) == pytest.approx(result.plain_db)
+        for batch in parts.tuning:
+            plain(*batch)
+    found = {
+        part: tuple(error_db(OutputError(net, getattr(parts, part))(made)) for made in (plain, model))
+        for part in ("tuning", "choosing", "reported")
+    }
+    assert found["reported"] == pytest.approx((result.plain_db, result.after_db))
+    assert found["choosing"] == pytest.approx(result.choosing_db)
+    assert found["tuning"] == pytest.approx(result.learning_db)
+    assert result.samples == (12, 6, 6)
     assert result.kept[0].name == "fuse"
     assert result.summary().startswith(
-        f"tune: {result.plain_db:.1f} dB by plain calibration → {result.after_db:.1f} dB; kept: fuse"
+        f"tune: {result.plain_db:.1f} dB by plain calibration → {result.after_db:.1f} dB on 6 samples by which nothing was chosen "
+        "(learning: "
     )
-    assert all(step.is_kept == step.why.startswith("the error falls") for step in result.steps)
+    assert all(step.is_kept == (step.why == "the error falls") for step in result.steps if step.name != "fuse")
     assert not any(step.why.startswith("it failed") for step in result.steps)
     assert not model.training
 
@@ -232,27 +246,27 @@ def plan_of(*names: str) -> object:
     return steps
 
 
-def test_a_harmful_step_is_dropped(net: nn.Module, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_harmful_step_is_dropped(net: nn.Module, many: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "STEPS", {**front.STEPS, "hurts": hurts})
-    monkeypatch.setattr(front, "usual_plan", plan_of("hurts", "fuse"))
-    _, result = linger.tune(net, images)
-    assert [(step.name, step.is_kept) for step in result.steps] == [("hurts", False), ("fuse", True)]
+    monkeypatch.setattr(front, "usual_plan", plan_of("hurts", "equalize"))
+    _, result = linger.tune(net, many)
+    assert [(step.name, step.is_kept) for step in result.steps] == [("hurts", False), ("equalize", True)]
 
 
-def test_an_interruption_gives_the_best_so_far(net: nn.Module, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_gives_the_best_so_far(net: nn.Module, many: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "STEPS", {**front.STEPS, "interrupted": interrupted})
-    monkeypatch.setattr(front, "usual_plan", plan_of("fuse", "interrupted", "correct_biases"))
-    made, result = linger.tune(net, images)
-    assert [step.name for step in result.steps] == ["fuse"]
+    monkeypatch.setattr(front, "usual_plan", plan_of("equalize", "interrupted", "fuse"))
+    made, result = linger.tune(net, many)
+    assert [step.name for step in result.steps] == ["equalize"]
     assert result.after_db > result.plain_db
     assert "Interrupted" in result.notes[-1]
-    made(images)
+    made(many)
 
 
 def test_trials_are_counted(net: nn.Module, images: Tensor) -> None:
     _, result = linger.tune(net, images, budget="1 trial")
     assert sum(step.is_complete for step in result.steps) == 1
-    assert "The budget of 1 trials ended" in result.notes[-1]
+    assert "The budget of 1 trials ended before the last step." in result.notes
 
 
 def test_a_tiny_budget_still_gives_plain_calibration(net: nn.Module, images: Tensor) -> None:
@@ -283,7 +297,13 @@ def test_no_scale_is_learned_from_held_out_data() -> None:
     SEEN.clear()
     x = torch.randn(16, 2, generator=torch.Generator().manual_seed(2))
     linger.tune(Recording(), x)
-    assert set(x[:12, 0].tolist()) == SEEN
+    parts = split(Recording(), [(x,)])
+    learned, *held = (
+        {float(row[0]) for (batch,) in part for row in batch} for part in (parts.tuning, parts.choosing, parts.reported)
+    )
+    assert len(learned) == 8
+    assert learned < SEEN  # and what they are when they are brighter, darker and shifted
+    assert all(part and not part & SEEN for part in held)
 
 
 def test_bad_input_is_one_sentence_and_the_model_is_as_it_was(net: nn.Module, images: Tensor) -> None:
@@ -330,9 +350,25 @@ def test_a_model_after_init_is_its_own_reference(net: nn.Module, images: Tensor)
     again, second = linger.tune(given, images, budget="8 trials")
     assert_untouched(given, before, text)
     assert second.after_db >= second.plain_db
-    assert error_db(OutputError(net, [(images[18:],)])(again)) == pytest.approx(second.after_db, abs=0.1)
+    assert error_db(OutputError(net, split(net, [(images,)]).reported)(again)) == pytest.approx(
+        second.after_db, abs=0.1
+    )
     with pytest.raises(linger.UsageError, match=r"target='arcs', and the model was quantized for 'venus'"):
         linger.tune(given, images, target="arcs")
+
+
+def test_scales_of_channels_and_bytes_from_zero_are_passed_on(net: nn.Module, images: Tensor) -> None:
+    made, result = linger.tune(net, images, budget="1 trial", per_channel=True, unsigned=True)
+    runtime = runtime_of(made)
+    assert runtime is not None
+    assert (runtime.is_per_channel, runtime.is_unsigned) == (True, True)
+    assert (
+        result.plain_db > linger.tune(net, images, budget="1 trial")[1].plain_db + 3
+    )  # one channel is 64 times as large
+    with pytest.raises(linger.UsageError, match="venus does not have per_channel=True"):
+        linger.tune(net, images, target="venus", per_channel=True)
+    with pytest.raises(linger.UsageError, match="per_channel is not what the model was quantized with"):
+        linger.tune(made, images, per_channel=False)
 
 
 def test_a_recurrent_model_after_init() -> None:
@@ -346,13 +382,13 @@ def test_a_recurrent_model_after_init() -> None:
 
 
 def test_a_calibration_that_was_better_is_kept(net: nn.Module, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = linger.init(linger.trace_layers(copy.deepcopy(net), images[:1])).eval()
+    reference = linger.trace_layers(copy.deepcopy(net), images[:1])
+    given = linger.init(copy.deepcopy(reference)).eval()
     with linger.calibration():
-        given(images)  # it has seen what is held out
-    outlier = images.clone()
-    outlier[0, 0, 0, 0] = 1000.0
+        given(images)
+    linger.choose_exponents(given, reference, images, max_trials=40)
     monkeypatch.setattr(front, "usual_plan", plan_of())
-    made, result = linger.tune(given, outlier)
+    made, result = linger.tune(given, images)
     assert result.branch == "as given"
     assert torch.equal(made(images).integers(), given(images).integers())
 

@@ -278,6 +278,102 @@ def test_a_corrected_bias_is_taken_back_where_weights_are_widened() -> None:
     assert state_of(failing) == before
 
 
+class TwoBad(nn.Module):
+    """Two branches with a bad layer each, of which a user may look at the second output alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loud, self.soft = net_with_outlier(), net_with_outlier()
+        with torch.no_grad():
+            self.loud.last.weight *= 8  # its noise is the larger one at the output
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.loud(x), self.soft(x)
+
+
+def test_the_second_tensor_that_greed_takes_is_taken_back() -> None:
+    model, reference = pair(TwoBad(), X)
+    with torch.no_grad():
+        expected = reference(X)[1]
+
+    def closeness(made: nn.Module) -> float:
+        with torch.no_grad():
+            return -float((made(X)[1].dequantize() - expected).abs().mean())
+
+    start = closeness(model)
+    found = find_bits(model, reference, X, goal=closeness, at_least=start / 4, bits=(8, 16))
+    assert [row.tensor for row in found.rows[:2]] == ["weights of loud.bad", "weights of soft.bad"]  # in this order
+    assert changed(found) == [("soft.bad", "weights", 16)]
+    (row,) = found.changed
+    assert row.gain == found.after - found.before
+    assert row.added_bytes == 16 * 16
+
+
+def test_every_wide_tensor_has_its_gain_and_its_cost(tmp_path: Path) -> None:
+    model, reference = pair(small_net(), X[:1], X)
+    found = find_bits(model, reference, [X[:1], X[1:]], goal=44, bits=(8, 16))
+    after = [row for row in found.rows if row.after == 16]
+    assert len(after) > 1
+    assert all(row.gain is not None and row.gain > 0 for row in after)  # else the goal would be reached without it
+    assert all(found.after - row.gain < 44 for row in after if row.gain is not None)
+    assert all(row.gain is row.added_bytes is None for row in found.rows if row.after == 8)
+    linger.onnx.export(model, (X[:1],), tmp_path / "net.onnx")
+    use = linger.memory(tmp_path / "net.onnx")
+    integers = [sum(t.bytes or 0 for t in use.alive_at(i) if not t.is_float) for i in range(len(use.layers))]
+    assert found.cost_after.peak_bytes == max(integers)
+    weights = sum(row.added_bytes or 0 for row in after if row.what == "weights")
+    assert weights == found.cost_after.weight_bytes - found.cost_before.weight_bytes
+    assert "bytes added" in str(found)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_the_input_of_a_recurrent_layer_is_widened_where_it_is_to_blame(kind: type[nn.LSTM | nn.GRU]) -> None:
+    x = vectors(12, size=30).reshape(12, 5, 6)
+    x[..., 5] = 200.0  # stretches the range, and no weight reads it
+    torch.manual_seed(2)
+    hearing = Hearing(kind)
+    with torch.no_grad():
+        hearing.rnn.weight_ih_l0[:, 5] = 0.0
+    model, reference = pair(hearing, x)
+    found = find_bits(model, reference, x, goal=25, bits=(8, 16))
+    assert [row.tensor for row in found.changed] == ["input of rnn"]
+    assert found.is_reached
+    assert str(layers_of(model)["rnn"].widths) == "16/8/8"  # weights keep their 8 bits
+    (row,) = found.changed
+    assert row.gain == pytest.approx(found.after_db - found.before_db)  # one output: the goal's decibels are the same
+
+
+class Halves(nn.Module):
+    """A GRU whose state after one step is half of tanh(x), in steps of 1/256, beside one large number that nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.fc = nn.GRU(6, 8, batch_first=True), nn.Linear(8, 3, bias=False)
+        with torch.no_grad():
+            for parameter in self.rnn.parameters():
+                parameter.zero_()
+            self.rnn.weight_ih_l0[16:22] = torch.eye(6)
+            self.fc.weight.copy_(torch.eye(8)[1:4])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.rnn(x)[0][:, -1])
+
+
+def test_the_state_of_a_recurrent_layer_is_widened_where_it_is_to_blame() -> None:
+    odd = 2 * torch.randint(-4, 4, (32, 1, 6), generator=torch.Generator().manual_seed(1)) + 1
+    x = torch.atanh(odd / 128.0)
+    x[..., 0] = 3.0
+    reference = Halves()
+    linger.quant_module(reference.rnn, data_bits=16)  # so that tanh(x) is exact in the gates
+    model, reference = pair(reference, x)
+    found = find_bits(model, reference, x, goal=20, bits=(8, 16))
+    assert [row.tensor for row in found.changed] == ["output of rnn"]
+    assert (found.before_db < 20, found.is_reached) == (True, True)
+    assert str(layers_of(model)["rnn"].widths) == "16/8/16"
+    assert found.cost_before.wide_macs == 32 * 6 * 24  # the products of the input, which 16 bits were given by hand
+    assert found.cost_after.wide_macs == 32 * (6 * 24 + 8 * 24 + 8 * 3)  # those of the state, and of what reads it
+
+
 # other goals
 def classifier() -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(5)
@@ -361,6 +457,18 @@ def test_a_mixed_model_is_exported_and_proven(tmp_path: Path) -> None:
     model, reference = pair(net_with_outlier(), X)
     find_bits(model, reference, X, goal=38)
     assert len({str(layer.widths) for layer in layers_of(model).values()}) > 1
+    linger.onnx.export(model, (X[:3],), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (X[:3],)).ok
+
+
+def test_scales_of_channels_and_unsigned_bytes_are_widened_and_proven(tmp_path: Path) -> None:
+    reference = net_with_outlier()
+    model = linger.init(copy.deepcopy(reference), target="c").eval()
+    with linger.calibration():
+        model(X)
+    found = find_bits(model, reference, X, goal=45, bits=(8, 16))
+    assert found.is_reached
+    assert {row.what for row in found.changed} == {"weights", "activations"}
     linger.onnx.export(model, (X[:3],), tmp_path / "net.onnx")
     assert linger.verify(model, tmp_path / "net.onnx", (X[:3],)).ok
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import linger
 from tests.support.chip import add_wide_chip
 from tests.support.noisy_layers import quantized_copy
-from tests.support.tuning import ChipWidths, Unit, units_of, watch_flow
+from tests.support.tuning import BitModel, ChipWidths, Originals, Unit, peak_bytes_of, units_of, watch_flow
 
 
 class Wires(nn.Module):
@@ -102,3 +102,97 @@ def test_rows_of_a_table_have_the_width_of_its_weights() -> None:
     found = units(model, torch.arange(6))
     assert found["table.w"].readers == ("fc",)
     assert "table.o" not in found
+
+
+class Voice(nn.Module):
+    """A recurrent layer, or a cell step by step, behind a linear layer or not."""
+
+    def __init__(self, rnn: nn.Module, *, is_behind: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.is_cell = isinstance(rnn, nn.RNNCellBase)
+        self.rnn, self.first = rnn, nn.Linear(6, 6) if is_behind else nn.Identity()
+        self.fc = nn.Linear(8 * (1 + getattr(rnn, "bidirectional", False)), 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        if not self.is_cell:
+            return self.fc(self.rnn(x)[0][:, -1])
+        states = None
+        for step in x.unbind(1):
+            states = self.rnn(step, states)
+        return self.fc(states[0] if isinstance(states, tuple) else states)
+
+
+SOUND = torch.randn(1, 5, 6, generator=torch.Generator().manual_seed(1))
+VOICES = {
+    "LSTM": Voice(nn.LSTM(6, 8, batch_first=True)),
+    "LSTM behind a layer": Voice(nn.LSTM(6, 8, batch_first=True), is_behind=True),
+    "two layers": Voice(nn.LSTM(6, 8, num_layers=2, batch_first=True)),
+    "both directions": Voice(nn.GRU(6, 8, bidirectional=True, batch_first=True)),
+    "cell": Voice(nn.LSTMCell(6, 8), is_behind=True),
+}
+
+
+@pytest.mark.parametrize("name", VOICES)
+def test_inputs_and_states_of_a_recurrent_layer_are_tensors_of_their_own(name: str) -> None:
+    found = units(VOICES[name].eval(), SOUND)
+    is_behind = isinstance(VOICES[name].first, nn.Linear)
+    read = found["first.o" if is_behind else "rnn.i"]
+    state = found["rnn.o_l1" if name == "two layers" else "rnn.o"]
+    assert read.readers == ("rnn",)
+    assert state.readers == ("fc",)  # a state that goes in again has the width of the output, not of the input
+    layer = VOICES[name].rnn
+    per_step = {kind: sum(p.numel() for n, p in layer.named_parameters() if kind in n) for kind in ("ih", "hh")}
+    biases = {kind: sum(p.numel() for n, p in layer.named_parameters() if f"bias_{kind}" in n) for kind in per_step}
+    assert read.macs == 5 * (per_step["ih"] - biases["ih"])
+    assert state.macs == 5 * (per_step["hh"] - biases["hh"]) + 3 * VOICES[name].fc.in_features
+    outputs = 2 if name in ("two layers", "both directions") else 1
+    assert state.size == 5 * 8 * outputs
+
+
+@pytest.mark.parametrize("chip", ["venus", "arcs", "venusA"])
+def test_no_chip_is_known_to_have_wide_recurrent_layers(chip: str) -> None:
+    found = units(VOICES["LSTM behind a layer"].eval(), SOUND)
+    narrow = [unit.key for unit in found.values() if not ChipWidths.of(chip).allows(unit, 16)]
+    assert {"first.o", "rnn.o", "rnn.w"} <= set(narrow)
+
+
+class Turned(nn.Module):
+    """Views, another order of the numbers, a part of them, joins, a curve with a Requant before it, and a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.fc = nn.Conv2d(2, 4, 3), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.conv(x)).flatten(2).transpose(1, 2)[:, ::4]
+        y = self.fc(torch.cat([y, y, y, y], 2))
+        return torch.sigmoid(y) * y
+
+
+IMAGE = torch.randn(1, 2, 6, 6, generator=torch.Generator().manual_seed(1))
+NETS = {
+    **{name: (net, SOUND) for name, net in VOICES.items()},
+    **{kind.__name__: (kind(), IMAGE) for kind in (Wires, InPlace, Turned)},
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_memory_is_that_of_the_exported_file(name: str, tmp_path: Path) -> None:
+    net, x = NETS[name]
+    model = quantized_copy(net.eval(), x)
+    flow = watch_flow(model, (x,))
+    every = [unit for unit in units_of(model, flow) if unit.what == "activations" or unit.macs]  # those that run
+    bits = BitModel(model, every, flow, {}, Originals(model, net))
+    narrow = None
+    for choice in ({}, dict.fromkeys(every, 16), *({unit: 16} for unit in every[::3])):
+        bits.apply(choice)
+        linger.onnx.export(model, (x,), tmp_path / "net.onnx")
+        use = linger.memory(tmp_path / "net.onnx")
+        integers = [sum(t.bytes or 0 for t in use.alive_at(i) if not t.is_float) for i in range(len(use.layers))]
+        cost = bits.cost(choice)
+        assert cost.peak_bytes == peak_bytes_of(model, (x,)) == max(integers)
+        narrow = narrow or (cost.weight_bytes, use.weight_bytes)
+        assert cost.weight_bytes - narrow[0] == use.weight_bytes - narrow[1]  # the file counts biases, too

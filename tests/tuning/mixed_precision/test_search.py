@@ -64,6 +64,31 @@ def test_as_many_are_tried_first_as_noises_ask_for() -> None:
     assert found.trials <= 5  # nothing, three of them, and three without one
 
 
+def test_the_most_expensive_tensor_is_taken_back_first() -> None:
+    large, small = unit("large", ACTIVATIONS, 1000), unit("small", WEIGHTS, 10)
+    # greedy takes both, as a alone, which ranks first, is not enough; then either of the two others would do beside it
+    paper = Paper((A, large, small), lambda wide: float("a16" in wide and len(wide) > 1) if len(wide) < 3 else 1.0)
+    found = search(paper, {A: 9.0, large: 1.0, small: 0.5}, 1.0)
+    assert names(found._pruned({A: 16, large: 16, small: 16})) == {"a16", "small16"}
+
+
+def test_of_both_orders_the_one_that_leaves_fewer_tensors_counts() -> None:
+    large, b, c = unit("large", WEIGHTS, 1000), unit("b"), unit("c")
+    # large alone is enough, and so are b and c together: the dearest first would leave two
+    paper = Paper((large, b, c), lambda wide: float("large16" in wide or {"b16", "c16"} <= wide))
+    assert names(search(paper, {large: 4.0, b: 2.0, c: 1.0}, 1.0)._pruned({large: 16, b: 16, c: 16})) == {"large16"}
+
+
+def test_the_gain_of_a_tensor_is_what_is_lost_without_it() -> None:
+    paper = Paper((A, B, C), lambda wide: 7.0 * ("a16" in wide) + 2.0 * ("b16" in wide) + 1.0 * (len(wide) > 1))
+    found = search(paper, {A: 3.0, B: 2.0, C: 1.0}, 10.0)
+    choice = found.widened()
+    assert {u.name: found.gain(choice, u) for u in choice} == {"a": 8.0, "b": 3.0}
+    found.max_trials = found.trials  # nothing more may be measured, but what is known is known
+    assert found.gain(choice, A) == 8.0
+    assert found.gain({A: 16, C: 16}, A) is None
+
+
 def test_the_cheaper_of_two_equals_comes_first() -> None:
     large, small = unit("large", ACTIVATIONS, 1000), unit("small", WEIGHTS, 10)
     paper = Paper((large, small), lambda wide: float(bool(wide)))

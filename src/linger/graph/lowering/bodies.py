@@ -6,7 +6,7 @@ A function leaves the attributes open; in place, attributes and weights are know
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -334,22 +334,9 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
         UnsupportedError: Nodes whose op linger does not know, all of them named.
     """
     changes = Changes() if is_normal else bring_to_normal_form(model)
-<<<<<<< HEAD
     if is_for_shapes:
         _leave_out_exponents(model)
-    library: dict[
-        tuple[str, str | None, int, int, bool, frozenset[str], tuple[int, ...]],
-        tuple[ir.Function, Mapping[str, Derived]],
-    ] = {}
-=======
-    for node in [n for n in dialect_nodes(model) if is_for_shapes and not _SCALED.keys().isdisjoint(n.attributes)]:
-        node.domain = (
-            DOMAIN  # no shape depends on exponents, and a body that reshapes them by a computed size hides its own
-        )
-        for name in _SCALED.keys() & node.attributes.keys():
-            del node.attributes[name]
     library: dict[tuple[Hashable, ...], tuple[ir.Function, Mapping[str, Derived]]] = {}
->>>>>>> part-onnx
     for node in [n for n in dialect_nodes(model) if n.op_identifier() not in model.functions]:
         op = op_of(node)
         arity, bits, is_narrow = len(node.inputs), element_bits_of(node), is_narrow_exact(node, op)

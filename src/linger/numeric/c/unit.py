@@ -264,12 +264,7 @@ class Unit:
         scope = Scope(draft, 1)
         kernel = CKernel(draft, scope)
         nodes = [_input(draft, x, n) for x, n in zip(inputs, _named("in", input_names, len(inputs)), strict=True)]
-<<<<<<< HEAD
-        buffers = zip(map(_buffer, nodes), inputs, strict=True)
-        draft.may_change.update(b.name for b, x in buffers if b is not None and x is not None and x.may_change)
-=======
         draft.may_change = _changeable(nodes, inputs)
->>>>>>> part-c
         results = body(kernel, *map(_value, nodes), **attributes)
         several = results if isinstance(results, tuple) else (results,)
         several, tapped = several[: len(several) - len(taps)], several[len(several) - len(taps) :]
@@ -283,10 +278,6 @@ class Unit:
         function = CFunction(
             name, tuple(map(_buffer, nodes)), outputs, tuple(draft.scratch), "", places, is_static=self._is_static
         )
-<<<<<<< HEAD
-        changed = {i: draft.changed[b.name] for i, b in enumerate(function.inputs) if b and b.name in draft.changed}
-=======
->>>>>>> part-c
         is_apart = self._is_static and draft.is_crowded and bool(draft.includes)
         function = replace(function, changed=_changed(draft, function), is_apart=is_apart)
         function = replace(function, text=_function_text(function, body, title, draft.lines))

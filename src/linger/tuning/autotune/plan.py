@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 from linger.quantization.core.quantized import ranges_of
 from linger.tuning.autotune.result import Step
-from linger.tuning.autotune.search import PLAIN, Search
+from linger.tuning.autotune.search import FOLDED, HEADROOM, PLAIN, Search
 
 Plan = Callable[[Search], Iterator[Step]]
 """Gives the steps one after the other, each after the one before was judged."""
 
-EQUALIZED = "equalized"
-"""The branch that begins with equalization."""
+EQUALIZED, TOGETHER = "equalized", "together"
+"""The branches that begin with equalization, and with the methods that help most networks, tried as one."""
 
 _PASSES: Mapping[str, float] = {
     "fuse": 4.0,
@@ -25,6 +25,7 @@ _PASSES: Mapping[str, float] = {
     "choose_exponents": 10.0,
     "distill": 20.0,
     "headroom": 2.0,
+    HEADROOM: 4.0,
 }
 """What a step costs at least, in passes over the tuning data, before it was measured."""
 
@@ -33,17 +34,20 @@ ALWAYS = ("fuse", "choose_ranges")
 
 _METHODS: tuple[Mapping[str, str], ...] = (
     {"weights": "mse"},
-    {"outputs": "mse"},
     {"outputs": "topk"},
+    {"outputs": "mse"},
     {"outputs": "percentile:99.9"},
     {"inputs": "mse"},
 )
-"""Methods of calibration, tried one after the other on top of what helped."""
+"""Methods of calibration, tried one after the other on top of what helped; the first two are enough for few data."""
+
+_TOGETHER: Mapping[str, str] = {"weights": "mse", "outputs": "topk"}
+"""What helps most networks together, tried as one: one of them alone may lose, and greed would never see what both gain."""
 
 _WIDE_LAYERS = 6
 """At most so many layers get 16-bit weights at first."""
 
-_GAIN_DB = 10.0
+GAIN_DB = 10.0
 """What wider tensors should gain where no goal is given."""
 
 _TRIALS_EACH = 3
@@ -51,7 +55,7 @@ _SEARCH_SHARE = 0.2
 """Trials of a search for each range, and the part of the time left that they may take."""
 
 _TRAININGS: tuple[Mapping[str, float | bool], ...] = ({}, {"learning_rate": 0.01}, {"learn_ranges": True})
-"""Ways to train, one after the other on top of what helped."""
+"""Ways to train, one after the other on top of what helped, where a short trial of the first has gained something."""
 
 _FASTEST = 1e-4
 
@@ -65,13 +69,52 @@ _MOST_STEPS, _LEAST_STEPS = 400, 20
 
 
 def usual_plan(session: Search) -> Iterator[Step]:
-    """Two branches, with and without equalization; then wider tensors, if wished; the best of all is rounded and trained."""
-    yield Step("fuse", PLAIN, PLAIN)
-    yield Step("equalize", EQUALIZED, PLAIN)
-    yield from _mixed(session) if session.is_mixed else _narrow(session)
-    best = session.best_branch
-    for name in ("round_weights", "correct_biases"):
-        yield Step(name, best, best)
+    """Folded first, then branches with and without equalization; wider tensors, if wished; the best of all is rounded and trained.
+
+    The order is that of value: what gains most for its time comes first, so that a short budget has most of a long one's gain.
+    """
+    yield Step("fuse", FOLDED, PLAIN)
+    base = FOLDED if FOLDED in session.branches else PLAIN
+    if not session.is_mixed:
+        yield Step("choose_ranges", TOGETHER, base, _TOGETHER)
+        if TOGETHER in session.branches:
+            yield Step("correct_biases", TOGETHER, TOGETHER)
+        yield from _ranges(session, base)
+        yield Step("correct_biases", base, base)
+    yield Step("equalize", EQUALIZED, base)
+    yield from _mixed(session, base) if session.is_mixed else _narrow(session, base)
+    yield from _polished(session, session.best_branch)
+
+
+def _narrow(session: Search, base: str) -> Iterator[Step]:
+    """Every other branch at 8 bits: ranges and biases; what is not folded only where folding costs something."""
+    branches = [EQUALIZED] * (EQUALIZED in session.branches)
+    if base != PLAIN and session.branches[PLAIN].score.error < session.branches[base].score.error:
+        branches.append(PLAIN)
+    for branch in branches:
+        yield from _ranges(session, branch)
+        yield Step("correct_biases", branch, branch)
+
+
+def _polished(session: Search, best: str) -> Iterator[Step]:
+    """Dearer steps on the best branch; biases are corrected again only where something has changed since."""
+    yield Step("round_weights", best, best)
+    if not (session.is_mixed or session.parts.is_few):
+        yield from _exponents(session, best)
+        if _was_kept(session, "choose_exponents"):
+            yield Step("correct_biases", best, best)
+    for gain in (2.0, 1.5):
+        yield Step(HEADROOM, best, best, {"gain": gain})
+        if _was_kept(session, HEADROOM):
+            break
+    if session.parts.is_few:
+        return
+    steps = training_steps(session)
+    if steps < _LEAST_STEPS:
+        return
+    yield Step("distill", best, best, {"steps": _LEAST_STEPS})
+    if not _was_kept(session, "distill"):
+        return
     for settings in _TRAININGS:
         steps = training_steps(session)
         if steps >= _LEAST_STEPS:
@@ -79,21 +122,19 @@ def usual_plan(session: Search) -> Iterator[Step]:
     yield Step("correct_biases", best, best)
 
 
-def _narrow(session: Search) -> Iterator[Step]:
-    """Every branch at 8 bits: ranges, exponents, biases."""
-    for branch in list(session.branches):
-        yield from _ranges(branch)
-        yield from _exponents(session, branch)
-        yield Step("correct_biases", branch, branch)
+def _was_kept(session: Search, name: str) -> bool:
+    """Whether the step that was tried last is this one, and helped."""
+    return bool(session.steps) and session.steps[-1].name == name and session.steps[-1].is_kept
 
 
-def _mixed(session: Search) -> Iterator[Step]:
+def _mixed(session: Search, base: str) -> Iterator[Step]:
     """Wider tensors first: scales and biases that were fitted to narrow ones would hide what wide ones gain."""
-    for branch in list(session.branches):
-        yield from _ranges(branch)
-    goal = session.goal if session.goal is not None else round(session.best.score.db + _GAIN_DB, 1)
-    for branch in list(session.branches):
-        if branch == PLAIN or _leaves_time(session, branch, "find_bits", "correct_biases"):
+    branches = [base, *([EQUALIZED] * (EQUALIZED in session.branches))]
+    for branch in branches:
+        yield from _ranges(session, branch)
+    goal = session.goal if session.goal is not None else round(session.best.score.db + GAIN_DB, 1)
+    for branch in branches:
+        if branch == base or _leaves_time(session, branch, "find_bits", "correct_biases"):
             yield from _widened(session, branch, goal)
             yield Step("headroom", branch, branch, {"bits": 2})
             yield Step("correct_biases", branch, branch)
@@ -103,8 +144,8 @@ def _mixed(session: Search) -> Iterator[Step]:
         yield Step("correct_biases", best, best)
 
 
-def _ranges(branch: str) -> Iterator[Step]:
-    for methods in _METHODS:
+def _ranges(session: Search, branch: str) -> Iterator[Step]:
+    for methods in _METHODS[: 2 if session.parts.is_few else None]:
         yield Step("choose_ranges", branch, branch, methods)
 
 
@@ -142,7 +183,7 @@ def _leaves_time(session: Search, branch: str, *names: str) -> bool:
 def affordable(session: Search, wanted: int) -> tuple[int, int]:
     """Batches and trials of a search: as many trials as wanted, on fewer batches where all of them would take too long."""
     allowed = session.budget.seconds_left * _SEARCH_SHARE / max(session.batch_seconds, _FASTEST)  # passes of one batch
-    batches = int(max(1, min(len(session.parts.tuning), allowed / wanted)))
+    batches = int(max(1, min(len(session.parts.tuning), allowed / wanted)))  # as many samples, drawn from every batch
     return batches, int(max(1, min(wanted, allowed / batches, session.budget.trials_left)))
 
 

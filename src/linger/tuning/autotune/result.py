@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from linger.errors import counted
 from linger.records.table import Column, Result, bars_html, to_rich, to_text
+from linger.tuning.mixed_precision.find_bits import BitRow
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, Any]
 """What a step was asked for: plain numbers and names."""
+
+Numbers = Mapping[str, bool | None]
+"""`per_channel` and `unsigned` of `linger.init`, where they are said."""
+
+VARIED = "Give more, and more varied, data."
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class TuneStep:
     Attributes:
         name, settings: The remedy and its arguments.
         branch, source: The branch that it belongs to, and the one that it started from.
-        before_db, after_db: Signal to noise at the outputs on held-out data; after is None where the step did not end.
+        before_db, after_db: Signal to noise at the outputs on the data that choose; after is None where the step did not end.
         before_metric, after_metric: The user's metric.
         seconds, trials: CPU time, and models that were measured.
         is_complete: Whether it ran to its end; only then a repetition runs it again.
@@ -144,14 +151,20 @@ _ROUND_COLUMNS = (
 class TuneResult(Result):
     """What `linger.tune` did.
 
-    All figures are of held-out data, which no step has seen.
+    The data have three parts: what steps learn from, what chooses between them, and what is reported on. Figures of steps are of the
+    second part, which no step has seen; a figure by which something was chosen is too good.
 
     Attributes:
-        plain_db, after_db: Signal to noise at the outputs, of plain calibration and of the tuned model.
+        plain_db, after_db: Signal to noise at the outputs, of plain calibration and of the tuned model, on the third part, by which
+            nothing was chosen: the figures to tell.
+        choosing_db, learning_db: The same two figures on the second part and on the first (at most 64 samples of it).
+        samples: How many samples the parts have, in this order; 0 of the last where it had to be the second.
+        warning: A sentence where the gain on the choosing part is larger than on the reported one, by more than chance; else empty.
         plain_metric, after_metric: The user's metric of both.
         steps: What was tried, in its order. `linger.tune(…, steps=result.steps)` does the same again.
         branch: The branch that ended best.
         problems: The tensors that cost most now.
+        wide: The tensors that were widened, each with what it gains and costs, as `linger.find_bits` measured them.
         wide_weights, wide_activations: Share of the weight tensors, and of the other tensors, with more than 8 bits.
         seconds, budget, seed: CPU time of everything; the budget as it was given; the seed of everything random.
         rounds: Of fine-tuning with labels.
@@ -167,6 +180,7 @@ class TuneResult(Result):
     plain_metric: float | None = None
     after_metric: float | None = None
     problems: tuple[Problem, ...] = ()
+    wide: tuple[BitRow, ...] = ()
     wide_weights: float = 0.0
     wide_activations: float = 0.0
     seconds: float = 0.0
@@ -175,6 +189,10 @@ class TuneResult(Result):
     rounds: tuple[Round, ...] = ()
     notes: tuple[str, ...] = ()
     reference: nn.Module | None = field(default=None, repr=False, compare=False)
+    choosing_db: tuple[float, float] | None = None
+    learning_db: tuple[float, float] | None = None
+    samples: tuple[int, int, int] | None = None
+    warning: str = ""
 
     _row_type, _rows_name = TuneStep, "steps"
 
@@ -190,9 +208,18 @@ class TuneResult(Result):
             metric = f", metric {self.plain_metric:.4g} → {self.after_metric:.4g}"
         done = ", ".join(step.name for step in self.kept) or "nothing"
         return (
-            f"tune: {self.plain_db:.1f} dB by plain calibration → {self.after_db:.1f} dB{metric}; kept: {done}; "
-            f"{self.seconds:.0f} s of CPU time"
+            f"tune: {self.plain_db:.1f} dB by plain calibration → {self.after_db:.1f} dB{self._parts()}{metric}; kept: {done}; "
+            f"{self.seconds:.0f} s of CPU time{self.warning and f'. Warning: {self.warning}. {VARIED}'}"
         )
+
+    def _parts(self) -> str:
+        """On what the figures were measured, and those of the other parts."""
+        if self.samples is None or self.choosing_db is None or self.learning_db is None:
+            return ""
+        pairs = zip(("learning", "choosing"), (self.learning_db, self.choosing_db), self.samples, strict=False)
+        others = (f"{name}: {a:.1f} → {b:.1f} dB on {counted(n, 'sample')}" for name, (a, b), n in pairs)
+        alone = f" on {counted(self.samples[2], 'sample')} by which nothing was chosen" if self.samples[2] else ""
+        return f"{alone} ({', '.join(others)})"
 
     def __repr__(self) -> str:
         return f"TuneResult({self.plain_db:.1f} → {self.after_db:.1f} dB, {len(self.kept)} of {len(self.steps)} steps kept)"
@@ -212,6 +239,8 @@ class TuneResult(Result):
             lines.append(
                 f"wider than 8 bits: {self.wide_weights:.1%} of weights, {self.wide_activations:.1%} of other tensors"
             )
+        if self.wide:
+            lines.append(to_text(BitRow.columns, self.wide))
         if self.rounds:
             lines.append(to_text(_ROUND_COLUMNS, self.rounds))
         if self.problems:

@@ -1,76 +1,232 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop of tuning, and its one decision: run a step on a copy, judge it on held-out data, keep it or drop it, remember both."""
+"""The loop of tuning, and its one decision: run a step on a copy, judge it by data that it has not seen, keep it or drop it."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 
 import torch
 from torch import nn
 
 from linger.analysis.batches import Batch, fresh, run_batch
-from linger.errors import LingerError
+from linger.errors import LingerError, UsageError, counted
+from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.stored import Kind
 from linger.tuning.autotune.budget import Budget
-from linger.tuning.autotune.result import Settings, Step, TuneStep
-from linger.tuning.held_out import Parts
+from linger.tuning.autotune.result import Numbers, Settings, Step, TuneStep
+from linger.tuning.held_out import Parts, shifted
+from linger.tuning.mixed_precision.find_bits import BitRow
 from linger.tuning.mixed_precision.goals import Metric, checked_metric
 from linger.tuning.remedy import OutputError, error_db
+
+HEADROOM = "widen_ranges"
+"""The step that gives ranges room for other data; it is judged by what that costs and gains."""
 
 _PASSES_AT_THE_END = 15.0
 """Passes of a batch that finding the remaining problems takes, about."""
 
-PLAIN = "direct"
-"""The branch that begins with plain calibration."""
+PLAIN, FOLDED = "direct", "folded"
+"""The branches that begin with plain calibration, and with batch norms folded."""
+
+
+_SURE_DB = 0.1
+"""A step must not make the error on the data that it learned from larger by more: less does not show in figures with one decimal."""
+
+_SINGLE = 1.5
+"""Of a single sample no noise is known; a gain must then be so many times `_SURE_DB`."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is on held-out data: noise at the outputs relative to the signal, and the user's metric if there is one."""
+    """How good a model is: noise at the outputs relative to the signal on the choosing part, and the user's metric if there is one."""
 
     error: float
     metric: float | None = None
+    samples: tuple[float, ...] = ()  # each sample's part of the error, which is their mean
+    learned: float | None = None  # the error on data that steps learn from; None where it was not measured
+    shifted: tuple[tuple[str, Score], ...] = ()  # the same on data that are brighter, darker or shifted
 
     @property
     def db(self) -> float:
         """The error as a signal-to-noise ratio."""
         return error_db(self.error)
 
+    def noise(self, other: Score) -> float:
+        """The standard error of the difference to another model, sample by sample, for few samples as wide as Student's t asks for."""
+        if not self.samples or len(self.samples) != len(other.samples):
+            return 0.0
+        pairs = torch.tensor(self.samples, dtype=torch.float64) - torch.tensor(other.samples, dtype=torch.float64)
+        if len(pairs) == 1:
+            return other.error * (1 - 10 ** (-_SINGLE * _SURE_DB / 10))
+        return float(pairs.std()) / math.sqrt(len(pairs)) * t_quantile(_ONE_SIGMA, len(pairs) - 1)
+
+
+_ONE_SIGMA = 0.8413
+"""The share of a normal distribution below one standard deviation."""
+
+
+def t_quantile(share: float, freedom: float) -> float:
+    """Student's t by its expansion around the normal distribution (Abramowitz and Stegun, 26.7.5).
+
+    >>> round(t_quantile(0.975, 10), 3), round(t_quantile(0.8413, 1), 1)
+    (2.228, 1.8)
+    """
+    z, n = NormalDist().inv_cdf(share), freedom
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / n ** (i + 1) for i, term in enumerate(terms))
+
+
+_RELEVANT_DB = 1.0
+"""A gap that is smaller is not told, even where chance does not explain it."""
+
+_EXACT = 1e-4
+"""Errors below this part of the mean count as it: the logarithm of an exact sample has no end."""
+
+
+def gap_of(choosing: tuple[Score, Score], reported: tuple[Score, Score]) -> str:
+    """A warning where plain calibration and the tuned model differ more on what chose the steps than on what did not; else nothing.
+
+    Each sample is paired with itself: its gain in dB says nothing of how hard it is. The two means may differ by chance by Welch's
+    95 % interval of a difference, with the variance of each part.
+    """
+    gains = []
+    for plain, after in (choosing, reported):
+        errors = torch.tensor([plain.samples, after.samples], dtype=torch.float64)
+        least = _EXACT * errors[0].mean()
+        gains.append(10 * (errors[0].clamp_min(least) / errors[1].clamp_min(least)).log10())
+    if min(map(len, gains)) < 2 or not all(bool(g.isfinite().all()) for g in gains):
+        return ""
+    first, second = (float(g.mean()) for g in gains)
+    parts = [float(g.var()) / len(g) for g in gains]
+    chance = 0.0
+    if sum(parts):
+        freedom = sum(parts) ** 2 / sum(part**2 / (len(g) - 1) for part, g in zip(parts, gains, strict=True))
+        chance = t_quantile(0.975, freedom) * math.sqrt(sum(parts))
+    if first - second <= max(chance, _RELEVANT_DB):
+        return ""
+    return (
+        f"tuning gains {first:.1f} dB on samples that chose its steps and {second:.1f} dB on the others, where chance explains "
+        f"{chance:.1f} dB"
+    )
+
+
+def objection(score: Score, before: Score, *, is_cut: bool = False, care: float = 1.0) -> str:
+    """Why a step is dropped; nothing where it is kept.
+
+    The metric decides where it differs. Else the error must fall by more than the noise of the samples that choose, so that one
+    lucky sample is not enough: alone it moves the mean by exactly its own standard error; by twice as much (`care`) where the data
+    are few. And on the data that steps learn from
+    the error must not rise by more than 0.1 dB; not at all where a range was cut (`is_cut`), as numbers that it lost are lost.
+
+    >>> objection(Score(0.1), Score(0.2)), objection(Score(0.2, metric=0.9), Score(0.1, metric=0.8))
+    ('', '')
+    """
+    if score.metric is not None and before.metric is not None and score.metric != before.metric:
+        return "" if score.metric > before.metric else "the metric falls"
+    if score.error >= before.error:
+        return "the error stays" if score.error == before.error else "the error rises"
+    if before.error - score.error <= care * score.noise(before):
+        return f"the error falls by less than the noise of {counted(len(score.samples), 'sample')}"
+    allowed = 1.0 if is_cut else 10 ** (_SURE_DB / 10)
+    if score.learned is not None and before.learned is not None and score.learned > before.learned * allowed:
+        return "the error rises on data that steps learn from"
+    return ""
+
 
 def is_better(score: Score, best: Score) -> bool:
-    """Whether a step is kept: the metric rises or, where there is none or it stays equal, the error falls.
+    """Whether a model is better than another one beyond doubt."""
+    return not objection(score, best)
 
-    >>> is_better(Score(0.2), Score(0.1)), is_better(Score(0.2, metric=0.9), Score(0.1, metric=0.8))
-    (False, True)
+
+_HEADROOM_DB, _LARGE_DB = 0.3, 1.0
+"""On brighter, darker and shifted data a step must not fall below plain calibration by more than the first where that is no noise, and
+never by more than the second."""
+
+
+def below_plain(score: Score, plain: Score, before: Score | None = None) -> str:
+    """Why a step is dropped that leaves too little room for data unlike those that were given; nothing where it is kept.
+
+    A branch that began below plain calibration may come nearer to it.
     """
-    if score.metric is not None and best.metric is not None and score.metric != best.metric:
-        return score.metric > best.metric
-    return score.error < best.error
+    losses = {}
+    for (name, one), (_, after), (_, other) in zip(
+        plain.shifted, score.shifted, (before or plain).shifted, strict=False
+    ):
+        least = max(one, other, key=lambda score: score.error)
+        allowed = _HEADROOM_DB if after.error - least.error > after.noise(least) else _LARGE_DB
+        if least.db - after.db > allowed:
+            losses[name] = least.db - after.db
+    worst = max(losses, key=losses.__getitem__, default="")
+    return f"{losses[worst]:.1f} dB below plain calibration where the input has {worst}" if worst else ""
 
 
-def _reason(score: Score, before: Score) -> str:
-    """The decision in words."""
-    if score.metric is not None and before.metric is not None and score.metric != before.metric:
-        return "the metric rises" if score.metric > before.metric else "the metric falls"
-    if score.error == before.error:
-        return "the error stays"
-    return "the error falls" if score.error < before.error else "the error rises"
+_PRICE_DB = 0.5
+"""What headroom may cost on data like those that were given."""
+
+
+def unpaid(score: Score, before: Score, *, care: float = 1.0) -> tuple[str, str]:
+    """Why wider ranges are dropped, or nothing; and what they cost and gain, in words.
+
+    They may cost half a decibel on data like those given, twice as much where these are few, and must gain more than that on the mean of all that other data may be.
+    """
+    pairs = zip(before.shifted, score.shifted, strict=False)
+    gains = [own.db - other.db for (_, other), (_, own) in pairs if other.error and own.error]
+    gain, price = sum(gains) / max(1, len(gains)), before.db - score.db
+    if score.learned and before.learned:
+        price = max(price, error_db(before.learned) - error_db(score.learned))
+    told = f"headroom costs {max(price, 0.0):.1f} dB here and gains {gain:.1f} dB on brighter, darker and shifted data"
+    return told if price > care * _PRICE_DB or gain <= max(price, _SURE_DB) else "", told
+
+
+_SHIFTED = 16
+"""Samples of the choosing part that are made brighter, darker and shifted."""
+
+_WATCHED = 64
+"""Samples of the learning part, of every batch, on which a step must not do harm."""
 
 
 class Judge:
-    """Measures models on held-out data against the float model, whose outputs are computed once."""
+    """Measures models against the float model, whose outputs are computed once, on data that choose and data that steps learn from."""
 
-    def __init__(self, reference: nn.Module, held_out: Sequence[Batch], metric: Metric | None = None) -> None:
-        self._error = OutputError(reference, held_out)
+    def __init__(self, reference: nn.Module, parts: Parts, metric: Metric | None = None) -> None:
+        self._reference = reference
+        self._error = OutputError(reference, parts.choosing)
+        self._learned = OutputError(reference, parts.drawn(parts.tuning, _WATCHED))
         self._metric = None if metric is None else checked_metric("tune", metric)
+        self._shifted: dict[str, OutputError] = {}
+        for name, batches in shifted(parts.drawn(parts.choosing, _SHIFTED), parts.intervals).items():
+            with suppress(UsageError):  # what the float model itself cannot compute is no data
+                self._shifted[name] = OutputError(reference, batches)
 
     def __call__(self, model: nn.Module) -> Score:
         """The score of a model. A metric that fails or returns no number is a UsageError."""
-        error = self._error(model)
         metric = None if self._metric is None else self._metric(model)
-        return Score(error if math.isfinite(error) else math.inf, metric)
+        return replace(_score(self._error, model), metric=metric)
+
+    def reported(self, parts: Parts, model: nn.Module) -> Score:
+        """The score on what no step has seen and none was chosen by."""
+        return _score(OutputError(self._reference, parts.reported), model)
+
+    def completed(self, model: nn.Module, score: Score) -> Score:
+        """A score with what only models need that may be kept."""
+        others = tuple((name, _score(error, model)) for name, error in self._shifted.items())
+        return replace(score, learned=self._learned(model), shifted=others)
+
+
+def _score(error: OutputError, model: nn.Module) -> Score:
+    samples = error.of_samples(model)
+    mean = float(samples.mean())
+    return Score(mean if math.isfinite(mean) else math.inf, samples=tuple(samples.tolist()))
 
 
 class NothingToDoError(LingerError):
@@ -85,6 +241,8 @@ class Trial:
     reference: nn.Module  # the float model that it stands for, layer by layer: traced and equalized as it is
     trials: int = 1  # models that were measured on the way
     score: Score = Score(math.inf)  # how good it is; the worst of all until it is judged
+    wide: tuple[BitRow, ...] = ()  # the tensors that were widened on the way
+    narrow: nn.Module | None = None  # the model before that, where it was the last step
     note: str = ""  # what the step did, for its row
 
 
@@ -92,11 +250,12 @@ class Trial:
 class Search:
     """Everything that steps share."""
 
-    parts: Parts  # the data; steps may see the tuning part, and the judge has the other
-    judge: Judge  # measures models on the held-out part
+    parts: Parts  # the data; steps may see the tuning part
+    judge: Judge  # measures models on the others
     budget: Budget  # what is left
     known: Mapping[str, StepFunction]  # the steps that there are, by name
     target: str | None = None  # the chip
+    numbers: Numbers = field(default_factory=dict)  # whether weights have scales of channels, and activations 0 … 255
     seed: int = 0  # of everything random
     metric: Metric | None = None  # the user's metric, if there is one
     is_mixed: bool = False  # whether tensors may have 16 bits
@@ -107,11 +266,16 @@ class Search:
     steps: list[TuneStep] = field(default_factory=list)  # what was tried
     costs: dict[str, float] = field(default_factory=dict)  # the most CPU seconds that each step has taken
     plain: Score = Score(math.inf)  # the score of plain calibration
+    begun: Trial | None = None  # plain calibration itself
+
+    def judged(self, model: nn.Module) -> Score:
+        """The whole score of a model."""
+        return self.judge.completed(model, self.judge(model))
 
     def begin(self, trial: Trial) -> None:
         """Judge plain calibration, with which everything is compared."""
-        self.plain = self.judge(trial.model)
-        self.branches[PLAIN] = replace(trial, score=self.plain)
+        self.plain = self.judged(trial.model)
+        self.begun = self.branches[PLAIN] = replace(trial, score=self.plain)
         begun = self.budget.spent
         with torch.no_grad():
             run_batch(trial.model, fresh(self.parts.tuning[0]))
@@ -128,14 +292,20 @@ class Search:
         """What remedies see."""
         return list(self.parts.tuning)
 
+    def some(self, batches: int | None) -> list[Batch]:
+        """As many samples as so many batches have, drawn from every batch; None: all of them."""
+        every = self.tuning
+        count = len(every) if batches is None else batches
+        return self.parts.drawn(every, max(1, self.parts.samples[0] * count // len(every)))
+
     @property
     def best_branch(self) -> str:
-        """The branch that is best now; the older one where two are equal."""
-        best = PLAIN
+        """The branch that is best now; the older one where the noise hides which is better. What is folded counts as the oldest."""
+        best = FOLDED if FOLDED in self.branches else PLAIN
         for name, trial in self.branches.items():
-            if is_better(trial.score, self.branches[best].score):
+            if is_better(trial.score, self.branches[best].score) and not below_plain(trial.score, self.plain):
                 best = name
-        return best
+        return PLAIN if below_plain(self.branches[best].score, self.plain) else best
 
     @property
     def best(self) -> Trial:
@@ -153,12 +323,27 @@ class Search:
             return
         score = self.judge(trial.model)
         self.budget.use(trial.trials)
-        is_kept = rival is None or is_better(score, before)
+        is_headroom, told = step.name == HEADROOM, ""
+        care = 2.0 if self.parts.is_few else 1.0
+        why = "" if is_headroom else objection(score, before, care=care)
+        if rival is None or not why:  # the rest is measured only where it can matter
+            score = self.judge.completed(trial.model, score)
+            if is_headroom:
+                why, told = unpaid(score, before, care=care)
+            else:
+                is_cut = _is_cut(trial.model, self.branches[step.source].model)
+                why = objection(score, before, is_cut=is_cut, care=care)
+            if not why and score.metric == before.metric:
+                why = below_plain(score, self.plain, before)
+        is_kept = rival is None or not why
+        if rival is None and why:
+            why = f"it begins a branch: {why}"
         if is_kept:
-            self.branches[step.branch] = replace(trial, score=score)
+            wide = trial.wide or self.branches[step.source].wide
+            self.branches[step.branch] = replace(trial, score=score, wide=wide)
         seconds = self.budget.spent - begun
         self.costs[step.name] = max(self.costs.get(step.name, 0.0), seconds)
-        why = _reason(score, before) + trial.note
+        why = (why or told or _gain(score, before)) + trial.note
         self._note(step, before, why, seconds, score, trial.trials, is_kept=is_kept)
 
     def skip(self, step: Step, why: str) -> None:
@@ -223,6 +408,17 @@ class Search:
             step if i in history or not step.is_kept else replace(step, is_kept=False, why=step.why + note)
             for i, step in enumerate(self.steps)
         )
+
+
+def _gain(score: Score, before: Score) -> str:
+    return "the error falls" if score.metric == before.metric else "the metric rises"
+
+
+def _is_cut(model: nn.Module, before: nn.Module) -> bool:
+    """Whether a range of the data ends earlier than before."""
+    ranges = ranges_of(before)
+    own = {key: one for key, one in ranges_of(model).items() if one.kind is not Kind.WEIGHT and key in ranges}
+    return any(one.scale > ranges[key].scale for key, one in own.items())
 
 
 StepFunction = Callable[[Search, Trial, Settings], Trial]

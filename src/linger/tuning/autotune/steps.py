@@ -7,7 +7,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,13 +26,14 @@ from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.stored import Kind
 from linger.quantization.core.supported import refuse_compiled, refuse_empty
 from linger.quantization.setup.initialize import init, refuse_unquantizable
-from linger.targets import find_target
-from linger.tuning.autotune.result import Settings
-from linger.tuning.autotune.search import NothingToDoError, Search, StepFunction, Trial
+from linger.targets import find_target, refuse_numbers
+from linger.tuning.autotune.result import Numbers, Settings
+from linger.tuning.autotune.search import HEADROOM, NothingToDoError, Search, StepFunction, Trial
 from linger.tuning.bias_correction.correction import correct_biases
 from linger.tuning.distillation import distill
 from linger.tuning.equalization.equalize import equalize
 from linger.tuning.exponents import choose_exponents
+from linger.tuning.held_out import shifted
 from linger.tuning.learned_rounding.rounding import round_weights
 from linger.tuning.mixed_precision.find_bits import find_bits
 from linger.tuning.remedy import Remedy
@@ -42,6 +43,9 @@ _SAFE = 0.9
 
 _WIDE = 16
 
+_SEEN = 64
+"""Samples by which it is found how far other data reach."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -50,6 +54,7 @@ class Start:
     reference: nn.Module  # it in real numbers: the float model, or the quantized one without rounding
     target: str | None  # the chip
     given: nn.Module | None = None  # the model itself if it was quantized already
+    numbers: Numbers = field(default_factory=dict)  # whether weights have scales of channels, and activations 0 … 255
 
     def plain(self, batches: Sequence[Batch]) -> tuple[nn.Module, list[str]]:
         """The model quantized and calibrated on these batches, and what calibration warned of.
@@ -60,7 +65,7 @@ class Start:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             if self.given is None:
-                model = quantized(self.reference, batches, self.target)
+                model = quantized(self.reference, batches, self.target, self.numbers)
             else:
                 model = copy.deepcopy(self.given)
                 for one in ranges_of(model, with_adopted=True).values():  # as if calibrated for the first time
@@ -76,7 +81,7 @@ class Start:
         return model, [str(warning.message) for warning in said]
 
 
-def start_of(model: object, target: str | None) -> Start:
+def start_of(model: object, target: str | None, numbers: Numbers | None = None) -> Start:
     """Copy a model; what cannot be tuned is refused.
 
     Raises:
@@ -103,7 +108,16 @@ def start_of(model: object, target: str | None) -> Start:
         raise
     except Exception as error:  # a user's class may refuse to be copied in any way
         raise UsageError(f"tune: {type(model).__name__} cannot be copied ({type(error).__name__}: {error}).") from error
-    return Start(own, chip) if runtime is None else Start(real_copy(own), runtime.target, own)
+    asked = {name: value for name, value in (numbers or {}).items() if value is not None}
+    refuse_numbers("tune", chip, **asked)
+    if runtime is None:
+        return Start(own, chip, numbers=asked)
+    own_numbers = {"per_channel": runtime.is_per_channel, "unsigned": runtime.is_unsigned}
+    if wrong := [name for name, value in asked.items() if value != own_numbers[name]]:
+        raise UsageError(
+            f"tune: {listing(wrong)} is not what the model was quantized with. Give the float model instead."
+        )
+    return Start(real_copy(own), runtime.target, own)
 
 
 def refuse_not_finite(model: nn.Module) -> None:
@@ -120,9 +134,12 @@ def refuse_not_finite(model: nn.Module) -> None:
         )
 
 
-def quantized(reference: nn.Module, batches: Sequence[Batch], target: str | None) -> nn.Module:
+def quantized(
+    reference: nn.Module, batches: Sequence[Batch], target: str | None, numbers: Numbers | None = None
+) -> nn.Module:
     """A copy of a float model, quantized and calibrated on these batches."""
-    model = init(copy.deepcopy(reference), target=target).eval()
+    per_channel, unsigned = ((numbers or {}).get(name) for name in ("per_channel", "unsigned"))
+    model = init(copy.deepcopy(reference), target=target, per_channel=per_channel, unsigned=unsigned).eval()
     _calibrate(model, batches)
     return model
 
@@ -144,7 +161,8 @@ def fuse(session: Search, start: Trial, settings: Settings) -> Trial:
     note = f"{folded} of {every} batch norms are folded"
     if _marked(reference) == before:
         raise NothingToDoError(f"{note}, and no ReLU follows a layer")
-    return Trial(quantized(reference, session.parts.tuning, session.target), reference, note=f"; {note}")
+    model = quantized(reference, session.parts.tuning, session.target, session.numbers)
+    return Trial(model, reference, note=f"; {note}")
 
 
 def equalization(session: Search, start: Trial, settings: Settings) -> Trial:
@@ -154,7 +172,7 @@ def equalization(session: Search, start: Trial, settings: Settings) -> Trial:
         result = equalize(reference, session.tuning, target=session.target, **settings)
     if not result.changes or result.after_db <= result.before_db:
         raise NothingToDoError("no factors are better than none on the data that it saw")
-    return Trial(quantized(reference, session.parts.tuning, session.target), reference, result.trials)
+    return Trial(quantized(reference, session.parts.tuning, session.target, session.numbers), reference, result.trials)
 
 
 def _float_model(start: Trial) -> nn.Module:
@@ -190,7 +208,7 @@ def rounding(session: Search, start: Trial, settings: Settings) -> Trial:
 
 
 def exponents(session: Search, start: Trial, settings: Settings) -> Trial:
-    """`linger.choose_exponents`, on some of the batches where all would take too long."""
+    """`linger.choose_exponents`, on some rows of every batch where all would take too long."""
     return _remedied(session, start, choose_exponents, settings["batches"], max_trials=settings["max_trials"])
 
 
@@ -214,24 +232,25 @@ def _remedied(
     model = copy.deepcopy(start.model)
     watched = [model] if is_watched else []
     with session.budget.watching(*watched):
-        result = remedy(model, start.reference, session.tuning[:batches], **options)
+        result = remedy(model, start.reference, session.some(batches), **options)
     if not result.changes or result.after_db == result.before_db:
         raise NothingToDoError(f"{result.name} found nothing better on the data that it saw")
     return Trial(model, start.reference, max(1, result.trials))
 
 
 def widening(session: Search, start: Trial, settings: Settings) -> Trial:
-    """`linger.find_bits`: 16 bits for a few tensors."""
-    model = copy.deepcopy(start.model)
+    """`linger.find_bits`: 16 bits for a few tensors, chosen anew where the step before has widened others."""
+    narrow = start.model if start.narrow is None else start.narrow
+    model = copy.deepcopy(narrow)
     options = {name: value for name, value in settings.items() if name not in ("is_of_metric", "batches")}
     if session.metric is not None and settings["is_of_metric"]:
         options |= {"goal": session.metric, "at_least": settings["goal"]}
-    some = session.tuning[: settings["batches"]]
+    some = session.some(settings["batches"])
     with session.budget.watching(model):
         result = find_bits(model, start.reference, some, target=session.target, bits=(8, 16), **options)
     if not result.changed:
         raise NothingToDoError("no tensor had to be wider")
-    return Trial(model, start.reference, max(1, result.trials))
+    return Trial(model, start.reference, max(1, result.trials), wide=result.changed, narrow=narrow)
 
 
 def headroom(session: Search, start: Trial, settings: Settings) -> Trial:
@@ -246,6 +265,24 @@ def headroom(session: Search, start: Trial, settings: Settings) -> Trial:
     return Trial(model, start.reference)
 
 
+def widened(session: Search, start: Trial, settings: Settings) -> Trial:
+    """Room in the ranges of data for inputs that are brighter, darker or shifted; what the network itself limits stays as it is."""
+    model, seen = copy.deepcopy(start.model), copy.deepcopy(start.model)
+    parts = session.parts
+    some = parts.drawn(parts.tuning, _SEEN)
+    _calibrate(seen, some)  # on top of what was chosen, so that ranges that were cut on purpose stay cut
+    wide = copy.deepcopy(seen)
+    _calibrate(wide, [b for batches in shifted(some, parts.intervals, (settings["gain"],)).values() for b in batches])
+    reached, before = ranges_of(wide), ranges_of(seen)
+    low = [one for key, one in ranges_of(model).items() if one.kind is not Kind.WEIGHT and one.scale > 0]
+    low = [one for one in low if reached[one.key].scale < before[one.key].scale]
+    if not low:
+        raise NothingToDoError("nothing of the network reaches farther on brighter, darker or shifted data")
+    for one in low:
+        one.choose(one.scale * reached[one.key].scale / before[one.key].scale)
+    return Trial(model, start.reference)
+
+
 STEPS: Mapping[str, StepFunction] = {
     "fuse": fuse,
     "equalize": equalization,
@@ -256,5 +293,6 @@ STEPS: Mapping[str, StepFunction] = {
     "distill": distillation,
     "find_bits": widening,
     "headroom": headroom,
+    HEADROOM: widened,
 }
 """Every step by its name."""

@@ -26,13 +26,13 @@ from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.setup.marking import choose_widths
 from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
-from linger.tuning.autotune.plan import ALWAYS, Plan, expected_seconds, usual_plan
+from linger.tuning.autotune.plan import ALWAYS, GAIN_DB, Plan, expected_seconds, usual_plan
 from linger.tuning.autotune.result import Problem, Round, Step, TuneResult, TuneStep
-from linger.tuning.autotune.search import Judge, Search, Trial, is_better
+from linger.tuning.autotune.search import Judge, Search, Trial, gap_of, is_better
 from linger.tuning.autotune.steps import STEPS, Start, start_of
 from linger.tuning.held_out import Parts, split
 from linger.tuning.mixed_precision.goals import Metric, read_goal
-from linger.tuning.remedy import OutputError, checked_data
+from linger.tuning.remedy import OutputError, checked_data, error_db
 
 TrainStep = Callable[[nn.Module], float | None]
 """Trains a model for a while, an epoch or some steps, and may return its loss."""
@@ -103,6 +103,9 @@ _GIVEN = "as given"
 INTERRUPTED = "Interrupted: this is the best model until then."
 """The note of a result after Ctrl-C."""
 
+_NOTHING = (
+    "No step is better than plain calibration beyond the noise of the data that choose, so this is plain calibration."
+)
 _TOO_LONG = "it would not end within the budget"
 _PROBLEMS = 3
 _OUTLIER_BITS, _SPREAD_BITS = 2.0, 4.0
@@ -123,19 +126,24 @@ def tune(
     finetune: TrainStep | None = None,
     seed: int = 0,
     steps: Sequence[TuneStep] | None = None,
+    test_data: object = None,
+    input_range: tuple[float, float] | None = None,
+    per_channel: bool | None = None,
+    unsigned: bool | None = None,
 ) -> tuple[nn.Module, TuneResult]:
     """Quantize a model as well as a budget allows, without labels.
 
-    A part of the data is held out: one batch in four, of a single batch the last quarter of its rows. Every step runs on a copy,
-    sees the rest of the data only, and is kept if the error at the outputs falls on the held-out part (or `metric` rises;
-    where it stays equal, the error decides). So the result is never worse there than plain calibration.
+    The data have three parts: three samples in five are what steps learn from, one in five chooses, and the reported figure is
+    measured on one in five, once, at the end. Every step runs on a copy and is kept if the error at the outputs falls on the
+    choosing part by more than the noise of its samples (or `metric` rises), does not rise on what steps learn from, and is not above
+    that of plain calibration on data made brighter, darker and shifted.
 
     The model that is given is not changed.
 
     Args:
         model: The float model; or one after `linger.init`, calibrated or not, whose reference then is the model itself
             in real numbers. Fusing and equalizing need the float model.
-        data: Typical inputs in any form of the page "Inputs"; all of it is kept in memory.
+        data: Typical inputs in any form of the page "Inputs", or in parts already; all of it is kept in memory.
         metric: A figure of a quantized model, the larger the better, on data of your own; without it the error at the
             outputs against the float model decides.
         budget: CPU time of the thread that searches ("2 min", "90 s", "1 h", or seconds), or a number of measured models
@@ -150,6 +158,11 @@ def tune(
             tuned as above, and it is its own reference.
         seed: Of everything random. The same seed and the same completed steps give the same model.
         steps: Repeat the steps of an earlier result, without a budget.
+        test_data: What the reported figure is measured on, in the same forms; then nothing of `data` is taken for it.
+        input_range: The lowest and the highest number that an input may have, such as (0, 1): how far other data may reach. None:
+            what the data show, 0…1, −1…1 or 0…255 where they lie within, else half as far again as they reach.
+        per_channel: Whether weights have one scale for each output channel, as for `linger.init`; None: where the target has it.
+        unsigned: Whether 8-bit activations that are never negative use 0 … 255; None: where the target has it.
 
     Returns:
         The tuned model, quantized and in evaluation mode, and what was tried. Ctrl-C ends the search: the best model so
@@ -161,14 +174,14 @@ def tune(
     """
     left = read_budget(budget)
     widths = read_bits(bits, "tune")
-    start = start_of(model, target)
+    start = start_of(model, target, {"per_channel": per_channel, "unsigned": unsigned})
     if widths != Widths() and not widths.is_mixed:
         if start.given is not None:
             raise UsageError(
                 f"tune: bits={bits!r} is for a float model. Give the model before linger.init, or use 8 or mixed."
             )
         choose_widths(start.reference, widths, "tune")
-    parts = split(start.reference, checked_data("tune", start.reference, data))
+    parts = data if isinstance(data, Parts) else _parts(start.reference, data, test_data, input_range)
     threads = fitting_threads(start.reference, parts.tuning[0])
     with on_threads(threads):
         session, notes = _begun(start, parts, metric, left, seed)
@@ -180,7 +193,7 @@ def tune(
         # training is the user's, and has the threads of the process
         trained, rounds = finetuned(copy.deepcopy(start.reference), finetune, parts.tuning, left)
         with on_threads(threads):
-            session, notes = _begun(Start(trained, start.target), parts, metric, left, seed)
+            session, notes = _begun(Start(trained, start.target, numbers=start.numbers), parts, metric, left, seed)
         notes.append(
             "After fine-tuning the reference is the fine-tuned model in float; plain calibration is that of the model given."
         )
@@ -193,20 +206,25 @@ def tune(
         return _finished(first, session, rounds, notes)
 
 
+def _parts(reference: nn.Module, data: object, test_data: object, input_range: object) -> Parts:
+    given = () if test_data is None else checked_data("tune, test_data", reference, test_data)
+    return split(reference, checked_data("tune", reference, data), given, input_range)
+
+
 def _begun(start: Start, parts: Parts, metric: Metric | None, budget: Budget, seed: int) -> tuple[Search, list[str]]:
     """Plain calibration, judged: what everything else is compared with."""
-    judge = Judge(start.reference, parts.held_out, metric)
-    session = Search(parts, judge, budget, STEPS, start.target, seed, metric)
+    judge = Judge(start.reference, parts, metric)
+    session = Search(parts, judge, budget, STEPS, start.target, start.numbers, seed, metric)
     plain, warned = start.plain(parts.tuning)
     session.begin(Trial(plain, start.reference))
     given = start.given
     if given is not None and not any(isinstance(m, QuantizedBase) and m.lacks_scale for m in given.modules()):
-        session.branches[_GIVEN] = Trial(given, start.reference, score=judge(given))
-    return session, [note for note in (parts.note, *warned) if note]
+        session.branches[_GIVEN] = Trial(given, start.reference, score=session.judged(given))
+    return session, [*parts.notes, *warned]
 
 
 def _set_goal(session: Search, goal: float | str | None) -> None:
-    """Say what is enough, measured on held-out data; what is no goal is refused."""
+    """Say what is enough, measured on the choosing part; what is no goal is refused."""
     session.goal = goal
     if goal is None:
         return
@@ -216,8 +234,8 @@ def _set_goal(session: Search, goal: float | str | None) -> None:
         least = session.goal = float(goal)
         session.is_reached = lambda trial: trial.score.metric is not None and trial.score.metric >= least
         return
-    reference, held_out = session.best.reference, session.parts.held_out
-    read = read_goal("tune", goal, None, reference, held_out, OutputError(reference, held_out))
+    reference, choosing = session.best.reference, session.parts.choosing
+    read = read_goal("tune", goal, None, reference, choosing, OutputError(reference, choosing))
     session.is_reached = lambda trial: read.measure(trial.model) >= read.value
 
 
@@ -247,11 +265,11 @@ def _finished(
     first: Search, session: Search, rounds: tuple[Round, ...], notes: list[str]
 ) -> tuple[nn.Module, TuneResult]:
     """The best model, which after fine-tuning may still be that of plain calibration, if a metric says so."""
-    plain = first.plain
     if first is not session and first.metric is not None and is_better(first.best.score, session.best.score):
         notes.append("Fine-tuning did not help by the metric, so this is the model without it.")
         session = first
-    best = session.best
+    best, begun = session.best, first.begun
+    assert begun is not None  # plain calibration was the beginning
     model = best.model.eval()
     weights, others = wide_shares(model)
     steps = session.settled()
@@ -260,19 +278,31 @@ def _finished(
         notes.append(
             f"Left out, for it would not end within {session.budget.text}: {', '.join(left_out)}. Raise the budget."
         )
+    if steps and not any(step.is_kept for step in steps):
+        notes.append(_NOTHING)
+    notes += _goal_notes(session, steps)
     problems: tuple[Problem, ...] = ()
     try:
-        problems = problems_of(model, best.reference, session.parts.held_out[0])
+        problems = problems_of(model, best.reference, session.parts.choosing[0])
     except LingerError as error:  # the search is over, so this is only a note
         notes.append(f"The remaining problems were not found: {error}")
+    last = (begun.score, best.score)
+    if session.parts.reported is not session.parts.choosing:
+        last = first.judge.reported(session.parts, begun.model), session.judge.reported(session.parts, model)
+    learned = [math.inf if score.learned is None else score.learned for score in (begun.score, best.score)]
     return model, TuneResult(
-        plain_db=plain.db,
-        after_db=best.score.db,
+        plain_db=last[0].db,
+        after_db=last[1].db,
+        choosing_db=(begun.score.db, best.score.db),
+        learning_db=(error_db(learned[0]), error_db(learned[1])),
+        samples=session.parts.samples,
+        warning=gap_of((begun.score, best.score), last),
         steps=steps,
         branch=session.best_branch,
-        plain_metric=plain.metric,
+        plain_metric=begun.score.metric,
         after_metric=best.score.metric,
         problems=problems,
+        wide=best.wide,
         wide_weights=weights,
         wide_activations=others,
         seconds=session.budget.spent,
@@ -282,6 +312,13 @@ def _finished(
         notes=tuple(notes),
         reference=best.reference,
     )
+
+
+def _goal_notes(session: Search, steps: Sequence[TuneStep]) -> list[str]:
+    """Which goal was taken for wider tensors where none was given."""
+    goals = [step.settings["goal"] for step in steps if step.name == "find_bits" and session.goal is None]
+    taken = f"No goal was given, so wider tensors were to gain {GAIN_DB:g} dB: {goals[0] if goals else ''} dB."
+    return [f"{taken} For fewer or better ones give goal=, on the command line --goal."] * bool(goals)
 
 
 def problems_of(model: nn.Module, reference: nn.Module, batch: Batch) -> tuple[Problem, ...]:

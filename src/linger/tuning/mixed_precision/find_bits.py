@@ -8,14 +8,14 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import nn
 
 from linger.analysis.batches import Batch, evaluating, fresh, run_batch
 from linger.constraint.limits import Widths
-from linger.errors import UsageError
+from linger.errors import UsageError, counted, listing
 from linger.notation import as_width
 from linger.quantization.core.calibrate import collecting
 from linger.quantization.core.quantized import ranges_of
@@ -25,9 +25,10 @@ from linger.quantization.diagnosis.call_watch import abandoned_on_error
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.records.table import Column, Result
 from linger.tuning.mixed_precision.goals import Goal, Metric, read_goal
-from linger.tuning.mixed_precision.search import Ranking, Search, harmless_noise, rank
+from linger.tuning.mixed_precision.search import Ranking, Search, harmless_noise, rank, without
 from linger.tuning.mixed_precision.units import (
     ACTIVATIONS,
+    QUANTIZES,
     WEIGHTS,
     WIDE_BITS,
     BitModel,
@@ -171,6 +172,8 @@ _COLUMNS = (
     Column("noise_share", "noise", "{:.1%}"),
     Column("numbers", "numbers", "{:,}"),
     Column("macs", "MACs", "{:,}"),
+    Column("gain", "gain", "{:+.2f}"),
+    Column("added_bytes", "bytes added", "{:+,}"),
 )
 
 
@@ -187,6 +190,10 @@ class BitRow:
         noise_share: Its part of the noise of all tensors one by one.
         numbers: How many numbers it holds; of activations for the first batch.
         macs: Products of the first batch that read it.
+        gain: What the goal's figure, in its unit, loses without the wider width of this tensor; None where it is no wider, or no
+            trial was left.
+        added_bytes: What its wider width costs: of weights memory of their own; of activations what the most memory that is
+            alive at one time grows by, 0 where others are alive at the peak.
     """
 
     name: str
@@ -198,6 +205,16 @@ class BitRow:
     noise_share: float
     numbers: int
     macs: int
+    gain: float | None = None
+    added_bytes: int | None = None
+
+    columns: ClassVar[tuple[Column, ...]] = _COLUMNS
+
+    @property
+    def tensor(self) -> str:
+        """The tensor as people call it: `weights of conv`, `input of rnn`, `output of rnn`."""
+        kind = "input" if self.op == QUANTIZES else "output"
+        return f"{self.what if self.what == WEIGHTS else kind} of {self.name}"
 
 
 @dataclass(frozen=True)
@@ -242,6 +259,13 @@ class BitWidths(Result):
         """The same, as every remedy lists its changes."""
         return tuple(Change(row.name, f"bits of {row.what}", row.before, row.after) for row in self.changed)
 
+    @property
+    def wide_text(self) -> str:
+        """The tensors that got more bits, and their share of the products: `1 tensor at 16 bits (weights of conv; 12 % of the products)`."""
+        wide = [row.tensor for row in self.changed if row.after > row.before]
+        share = self.cost_after.wide_macs / max(self.cost_after.macs, 1)
+        return f"{counted(len(wide), 'tensor')} at {WIDE_BITS} bits ({listing(wide, limit=3)}; {share:.0%} of the products)"
+
     def summary(self) -> str:
         """The result in one line."""
         wide = [row for row in self.changed if row.after > row.before]
@@ -253,8 +277,8 @@ class BitWidths(Result):
         text += f", {narrow} narrowed" if narrow else ""
         before, after = self.cost_before, self.cost_after
         return (
-            f"{text}; weights {before.weight_bytes:,} → {after.weight_bytes:,} bytes, activations "
-            f"{before.activation_bytes:,} → {after.activation_bytes:,}, {after.wide_macs / max(after.macs, 1):.0%} of the products "
+            f"{text}; weights {before.weight_bytes:,} → {after.weight_bytes:,} bytes, activations alive at one time "
+            f"{before.peak_bytes:,} → {after.peak_bytes:,}, {after.wide_macs / max(after.macs, 1):.0%} of the products "
             f"wide; {self.trials} trials"
         )
 
@@ -377,6 +401,7 @@ def _found(
         if search.reaches(choice):
             choice = search.narrowed(choice)
         after = search.value(choice)
+        rows, costs = _rows(changed, choice, ranking, search), (changed.cost({}), changed.cost(choice))
         changed.apply(choice)
         result = BitWidths(
             goal=str(goal),
@@ -386,9 +411,9 @@ def _found(
             before_db=error_db(noise),
             after_db=error_db(error(model)),
             predicted_db=error_db(ranking.total),
-            rows=_rows(changed, choice, ranking),
-            cost_before=changed.cost({}),
-            cost_after=changed.cost(choice),
+            rows=rows,
+            cost_before=costs[0],
+            cost_after=costs[1],
             trials=search.trials + ranking.trials,
             lines=_lines(changed, choice),
         )
@@ -396,13 +421,16 @@ def _found(
     return result
 
 
-def _rows(model: BitModel, choice: Choice, ranking: Ranking) -> tuple[BitRow, ...]:
-    total, bits = ranking.total or 1.0, model.bits_with(choice)
-    rows = []
+def _rows(model: BitModel, choice: Choice, ranking: Ranking, search: Search) -> tuple[BitRow, ...]:
+    total, bits, rows, peak = ranking.total or 1.0, model.bits_with(choice), [], model.peak_bytes(choice)
     for u in sorted(model.units, key=lambda unit: -ranking.noises[unit]):
-        noise = ranking.noises[u]
+        noise, is_wider = ranking.noises[u], bits[u] > u.bits
         alone = error_db(noise) if u in ranking.measured else None
-        rows.append(BitRow(u.label, u.op, u.what, u.bits, bits[u], alone, noise / total, u.size, u.macs))
+        gain, added, share = None, None, noise / total
+        if is_wider:
+            gain = search.gain(choice, u)
+            added = round(u.added_bytes) if u.what == WEIGHTS else peak - model.peak_bytes(without(choice, u))
+        rows.append(BitRow(u.label, u.op, u.what, u.bits, bits[u], alone, share, u.size, u.macs, gain, added))
     return tuple(rows)
 
 

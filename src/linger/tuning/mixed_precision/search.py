@@ -148,8 +148,7 @@ class Search:
     def _gain(self, unit: Unit) -> float:
         """The noise that a tensor makes, for its cost: as many bytes as the whole model has cost as much as another tensor."""
         total = sum(unit.bytes_at(unit.bits) for unit in self.model.units)
-        added = unit.bytes_at(WIDE_BITS) - unit.bytes_at(unit.bits)
-        return self.ranking.noises[unit] / (1.0 + added / total)
+        return self.ranking.noises[unit] / (1.0 + unit.added_bytes / total)
 
     def _counts(self, candidates: Sequence[Unit]) -> Iterator[int]:
         """How many of the candidates to try: what the noises predict, then a quarter more at a time."""
@@ -171,12 +170,26 @@ class Search:
         return len(candidates)
 
     def _pruned(self, choice: dict[Unit, int]) -> dict[Unit, int]:
-        """The choice without every tensor that the goal is reached without, the least noisy first."""
-        for unit in sorted(choice, key=self.ranking.noises.__getitem__):
-            fewer = {other: bits for other, bits in choice.items() if other is not unit}
+        """The choice without every tensor that the goal is reached without, the most expensive first or the least noisy first.
+
+        What is left of either order is needed; the fewer tensors count, then the fewer bytes.
+        """
+        orders: tuple[Callable[[Unit], float], ...] = (lambda unit: -unit.added_bytes, self.ranking.noises.__getitem__)
+        found = [self._without_the_needless(choice, sorted(choice, key=order)) for order in orders]
+        return min(found, key=lambda one: (len(one), sum(unit.added_bytes for unit in one)))
+
+    def _without_the_needless(self, choice: dict[Unit, int], order: Sequence[Unit]) -> dict[Unit, int]:
+        for unit in order:
+            fewer = without(choice, unit)
             if fewer and self.can_try and self.reaches(fewer):
                 choice = fewer
         return choice
+
+    def gain(self, choice: Choice, unit: Unit) -> float | None:
+        """What the goal's figure loses without the wider width of one tensor; None where no trial is left to measure that."""
+        fewer = without(choice, unit)
+        can_tell = self.can_try or frozenset(fewer.items()) in self._known
+        return self.value(choice) - self.value(fewer) if can_tell else None
 
     def _best(self, candidates: Sequence[Unit]) -> dict[Unit, int]:
         """The smallest choice that is about as good as all candidates together, by bisection; the goal is out of reach."""
@@ -203,6 +216,11 @@ class Search:
             else:
                 failures += 1
         return choice
+
+
+def without(choice: Choice, unit: Unit) -> dict[Unit, int]:
+    """A choice in which one tensor keeps its width."""
+    return {other: bits for other, bits in choice.items() if other is not unit}
 
 
 def _wide(units: Sequence[Unit]) -> dict[Unit, int]:

@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from linger.analysis.batches import Batch, Function, tensors_of
+from linger.analysis.batches import Batch, Function, evaluating, tensors_of
 from linger.analysis.trace import Trace
 from linger.checks.limits.products import OperandLimits, PackingLimits, ProductLimits
 from linger.checks.limits.windows import WindowLimits
 from linger.constraint.conv_bn import layer_of
 from linger.constraint.limits import Widths
 from linger.dialect import Op, find_op
+from linger.graph.network import Lifetime, Lifetimes
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.ranges import Range
@@ -36,7 +37,7 @@ from linger.targets import Target, find_chip
 Layer = QuantLayer | QuantRecurrent
 """A quantized layer, which has widths."""
 
-_QUANTIZES = "Quant"
+QUANTIZES = "Quant"
 
 Keys = frozenset[str]
 
@@ -59,6 +60,7 @@ class Flow:
     reading_ops: dict[str, set[str]] = field(default_factory=dict)
     feeds: dict[str, set[str]] = field(default_factory=dict)
     macs: dict[str, int] = field(default_factory=dict)  # products that each layer and function computes, by its path
+    batch: Batch = ()  # what was run
 
     def ops_behind(self, key: str) -> frozenset[str]:
         """The ops that read a tensor, or one that gets its width."""
@@ -111,7 +113,7 @@ def watch_flow(model: nn.Module, batch: Batch) -> Flow:
     """Run a calibrated model on one batch and follow its tensors. The model is in evaluation mode."""
     runtime = runtime_of(model)
     assert runtime is not None  # the callers check that the model is quantized
-    recorder = _Recorder(runtime)
+    recorder = _Recorder(runtime, batch)
     with torch.random.fork_rng(devices=[]), Trace(model, recorder.run) as trace:
         for path, layer in layers_of(model).items():
             trace.before([layer], partial(recorder.enter, path))
@@ -126,8 +128,8 @@ def watch_flow(model: nn.Module, batch: Batch) -> Flow:
 class _Recorder:
     """Knows of every quantized tensor of a trace which ranges its numbers were rounded by last."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.flow = Flow()
+    def __init__(self, runtime: Runtime, batch: Batch) -> None:
+        self.flow = Flow(batch=batch)
         self._runtime = runtime
         self._keys: dict[int, tuple[Tensor, Keys]] = {}  # with the tensor, so that its id is not given to another one
         self._last: Keys = frozenset()
@@ -144,8 +146,11 @@ class _Recorder:
 
     # layers
     def enter(self, path: str, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook of a layer."""
-        given = [t for t in tensors_of((args, kwargs)) if isinstance(t, QTensor) and t.scale is not None]
+        """Forward pre-hook of a layer. A state that it is given has the width of its output, whatever that of its input."""
+        data: object = (
+            (args[0] if args else kwargs.get("input")) if isinstance(layer, QuantRecurrent) else (args, kwargs)
+        )
+        given = [t for t in tensors_of(data) if isinstance(t, QTensor) and t.scale is not None]
         self.flow.read(self.keys_of(given), layer.op_name, path)
 
     def leave(self, path: str, layer: Layer, args: Any, kwargs: Any, result: Any) -> None:
@@ -158,7 +163,10 @@ class _Recorder:
         if not any(True for _ in layer.parameters()):
             self.flow.feed(self.keys_of((args, kwargs)), key)
         first = next(iter(tensors_of(result)), None)
-        self.flow.make(key, layer.op_name, 0 if first is None else first.numel())
+        of_each = 0 if first is None else first.numel()
+        self.flow.make(
+            key, layer.op_name, of_each * getattr(layer, "num_layers", 1)
+        )  # inner layers have its width, too
         self._set(result, frozenset({key}))
 
     # ops
@@ -169,7 +177,7 @@ class _Recorder:
         assert frame is not None  # ops are computed inside a module
         read = self.keys_of([o for o in operands if isinstance(o, Tensor)])
         if isinstance(frame.module, (QuantLayer, QuantRecurrent)):
-            if op.name == _QUANTIZES:
+            if op.name == QUANTIZES:
                 own = _key(frame.path, input_range_of(frame.module))
                 read = frozenset({own})
                 self.flow.make(own, op.name, result.numel())
@@ -200,6 +208,89 @@ class _Recorder:
 
 def _key(path: str, name: str) -> str:
     return f"{path}.{name}".lstrip(".")
+
+
+class _Memory:
+    """The integer tensors of a pass: their bytes, the step that makes each and the last one that reads it."""
+
+    def __init__(self) -> None:
+        self._kept: list[Tensor] = []  # so that no id or address is given to another tensor
+        self._places: dict[
+            int, int
+        ] = {}  # the piece of memory of a tensor, by its id and by the address of its numbers
+        self._pieces: list[Lifetime] = []
+        self._readers: list[int] = []  # how many ops read each piece
+        self._convolved: set[int] = set()  # pieces that a convolution over two axes makes
+        self._rectified: dict[int, int] = {}  # pieces that a Relu makes, with what it reads
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is alive at one step. A Relu lies where the convolution lies that it alone reads."""
+        pieces = dict(enumerate(self._pieces))
+        for made, read in self._rectified.items():
+            if read in self._convolved and self._readers[read] == 1:
+                pieces[read] = replace(pieces[read], last=pieces.pop(made).last)
+        return max(Lifetimes(list(pieces.values())).totals(), default=0)
+
+    def place(self, tensor: object) -> int | None:
+        """The piece that a tensor lies in, if it is known."""
+        keys = (id(tensor), _address(tensor)) if isinstance(tensor, QTensor) else ()
+        return next((self._places[key] for key in keys if key in self._places), None)
+
+    def step(self, read: Iterable[object], made: QTensor | None = None) -> list[int]:
+        """What some tensors are read for, and another one is made by; returns the pieces that are read."""
+        now = max((piece.last for piece in self._pieces), default=-1) + 1
+        places = [place for place in map(self.place, read) if place is not None]
+        for place in places:
+            self._pieces[place] = replace(self._pieces[place], last=now)
+            self._readers[place] += 1
+        if made is not None:
+            self._places[_address(made)] = len(self._pieces)
+            self.keep(made, len(self._pieces))
+            self._pieces.append(Lifetime("", -(-made.numel() * made.bits // 8), now, now))
+            self._readers.append(0)
+        return places
+
+    def keep(self, made: QTensor, place: int) -> None:
+        """Remember where a tensor lies."""
+        self._kept.append(made)
+        self._places[id(made)] = place
+
+    def observe(self, name: str, op: Op, operands: Operands, attributes: Mapping[str, Any], result: QTensor) -> None:
+        """Observer of the runtime: an op was computed."""
+        del name, attributes
+        read = self.step(operands, result)
+        if op.window_axes == 2 and op.weight_axes is not None:
+            self._convolved.add(len(self._pieces) - 1)
+        if op.name == "Relu" and read:
+            self._rectified[len(self._pieces) - 1] = read[0]
+
+    def run(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> object:
+        """Run a function: what puts numbers into another order is a step, what only names their axes anew is not."""
+        result = func(*args, **kwargs)
+        given = [t for t in tensors_of((args, kwargs)) if self.place(t) is not None]
+        for made in tensors_of(result):
+            if isinstance(made, QTensor) and id(made) not in self._places and given:
+                if made.numel() == given[0].numel() and made.content.is_contiguous():
+                    self.keep(made, cast(int, self.place(given[0])))
+                else:
+                    self.step(given, made)
+        return result
+
+
+def _address(tensor: QTensor) -> int:
+    """Where its numbers lie; negative, so that it is no id."""
+    return -tensor.content.untyped_storage().data_ptr()
+
+
+def peak_bytes_of(model: nn.Module, batch: Batch) -> int:
+    """The most bytes of integer tensors alive at one time in a pass, without float ends: those of the exported file for this batch."""
+    runtime, memory = runtime_of(model), _Memory()
+    assert runtime is not None  # the callers check that the model is quantized
+    with torch.random.fork_rng(devices=[]), Trace(model, memory.run) as trace:
+        trace.observe(runtime.observers, memory.observe)
+        memory.step(tensors_of(trace.run(batch)))
+    return memory.peak_bytes
 
 
 WIDE_BITS = 16
@@ -264,6 +355,11 @@ class Unit:
         """Memory that it needs at a width."""
         return self.size * bits / 8
 
+    @property
+    def added_bytes(self) -> float:
+        """Memory that it needs more at 16 bits."""
+        return self.bytes_at(WIDE_BITS) - self.bytes_at(self.bits)
+
 
 Choice = Mapping[Unit, int]
 """Widths of some units; the others stay as they are."""
@@ -303,14 +399,26 @@ def _units_of_layer(path: str, layers: Mapping[str, Layer], flow: Flow) -> Itera
     if o in flow.sizes and not layer.is_lookup:
         # an op without weights gives what it takes: its output is as wide as its input
         made = layer.widths.output if size else layer.widths.data
-        yield replace(_activation(o, path, layers, flow, made), has_weights=bool(size))
+        unit = _activation(o, path, layers, flow, made)
+        yield replace(unit, has_weights=bool(size), macs=unit.macs + _macs(path, layer, flow)[1])
+
+
+def _macs(path: str, layer: Layer | None, flow: Flow) -> tuple[int, int]:
+    """The products of a layer that read its input, and those that read the state of a recurrent one."""
+    total = flow.macs.get(path, 0)
+    if not isinstance(layer, QuantRecurrent):
+        return total, 0
+    sizes = {name: p.numel() for name, p in layer.named_parameters() if "weight" in name}
+    of_state = sum(size for name, size in sizes.items() if "weight_hh" in name)
+    products = total * of_state // max(sum(sizes.values()), 1)
+    return total - products, products
 
 
 def _activation(key: str, path: str, layers: Mapping[str, Layer], flow: Flow, made: int | None) -> Unit:
     readers, ops = tuple(flow.readers.get(key, ())), flow.ops_behind(key)
     read = [layers[reader].widths.data for reader in readers]
     bits = min([b for b in (made, *read) if b is not None], default=_USUAL_BITS)
-    macs = sum(flow.macs.get(reader, 0) for reader in readers)
+    macs = sum(_macs(reader, layers.get(reader), flow)[0] for reader in readers)
     return Unit(key, path, flow.ops[key], ACTIVATIONS, bits, flow.sizes[key], readers, ops, macs, label=path)
 
 
@@ -320,6 +428,7 @@ class Cost:
 
     weight_bytes: int  # memory of all weights, and of all activations of the first batch together
     activation_bytes: int
+    peak_bytes: int  # of activations alive at one time, in the memory plan of that batch
     macs: int  # products of the first batch, and those of them with an operand of more than 8 bits
     wide_macs: int
     wide_weights: int  # tensors of more than 8 bits
@@ -398,6 +507,12 @@ class BitModel:
         """The width of every unit with a choice."""
         return {unit: choice.get(unit, unit.bits) for unit in self.units}
 
+    def peak_bytes(self, choice: Choice) -> int:
+        """The most bytes of activations alive at one time with a choice, which the model then has."""
+        self.apply(choice)
+        with evaluating(self.model):
+            return peak_bytes_of(self.model, self._flow.batch)
+
     def cost(self, choice: Choice) -> Cost:
         """Bytes and products with a choice."""
         bits, widths = self.bits_with(choice), self.widths_with(choice)
@@ -406,13 +521,17 @@ class BitModel:
         for unit, width in bits.items():
             needed[unit.what] += unit.bytes_at(width)
             wide[unit.what] += width > _USUAL_BITS
-        wide_layers = [path for path, own in widths.items() if max(own.data, own.parameter) > _USUAL_BITS]
-        macs = self._flow.macs
+        macs, wide_macs = self._flow.macs, 0
+        for path, own in widths.items():
+            of_input, of_state = _macs(path, self._layers[path], self._flow)
+            wide_macs += of_input * (max(own.data, own.parameter) > _USUAL_BITS)
+            wide_macs += of_state * (max(own.output, own.parameter) > _USUAL_BITS)
         return Cost(
             weight_bytes=round(needed[WEIGHTS]),
             activation_bytes=round(needed[ACTIVATIONS]),
+            peak_bytes=self.peak_bytes(choice),
             macs=sum(macs.values()),
-            wide_macs=sum(macs.get(path, 0) for path in wide_layers),
+            wide_macs=wide_macs,
             wide_weights=wide[WEIGHTS],
             wide_activations=wide[ACTIVATIONS],
         )
@@ -455,7 +574,7 @@ class ChipWidths:
         if not unit.is_output:
             return bits == packing.quant_bits
         op = find_op(unit.op)
-        if bits not in packing.data_bits:
+        if bits not in packing.data_bits or (op.is_recurrent and bits > _USUAL_BITS):  # wider ones nobody has run
             return False
         if op.is_transposed:
             return bits in self._windows.transposed_output_bits
@@ -472,6 +591,6 @@ class ChipWidths:
             ("window-width" in limits or "pool" in limits) and bits > self._windows.data_bits,
             "join" in limits and operands.mixed_join_bits is not None and bits > operands.mixed_join_bits,
             "curve" in limits and curve not in (None, bits),
-            "layer-norm" in limits and bits > _USUAL_BITS,
+            ("layer-norm" in limits or op.is_recurrent) and bits > _USUAL_BITS,
         )
         return not any(refusals)
