@@ -37,6 +37,7 @@ from torch import Tensor
 
 import linger
 from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.runtime import required_runtime
 from linger.quantization.core.stored import Kind
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -109,14 +110,17 @@ def widths(model: torch.nn.Module) -> dict[str, float]:
 def proof_of(model: torch.nn.Module, network: Network, target: str = TARGET) -> dict[str, float]:
     """Export, verify, and ask the target: integers that differ, integers compared, errors for the target."""
     options: dict[str, Any] = {"input_names": list(network.inputs)}
-    if network.axes:
+    batches = list(network.proof)
+    if required_runtime(model, "proof").target == TARGET:  # a chip computes one sample at a time
+        batches = [(sample,) for sample in batches[0][0].split(1)]
+    elif network.axes:
         options["dynamic_axes"] = {name: dict(axes) for name, axes in network.axes.items()}
     if network.opset is not None:
         options["opset_version"] = network.opset
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.onnx"
-        linger.onnx.export(model, network.proof[0], path, **options)
-        proof = linger.verify(model, path, list(network.proof))
+        linger.onnx.export(model, batches[0], path, **options)
+        proof = linger.verify(model, path, batches)
         errors = [error for error in linger.check(path, target=target).errors if error.rule != OPEN_BATCH]
     return {
         "differing integers": float(proof.differing),

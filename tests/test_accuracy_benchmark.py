@@ -1,5 +1,6 @@
 """The arithmetic of the accuracy benchmark: its figures, its bars, its page, and that nothing judged is tuned on."""
 
+import copy
 import inspect
 import json
 import math
@@ -260,6 +261,16 @@ def test_a_cell_of_finer_numbers_is_proven_for_what_has_them():
     assert figures["differing integers"] == 0
     assert figures["errors for onnxruntime"] == 0
     assert "errors for venus" not in figures
+
+
+def test_a_file_for_a_chip_is_proven_one_sample_at_a_time():
+    network = small_network()
+    model = linger.init(copy.deepcopy(network.model), target="venus").eval()
+    with linger.calibration():
+        model(network.tuning[0][0])
+    facts = accuracy.proof_of(model, network)
+    assert facts["differing integers"] == 0
+    assert facts["compared integers"] > 0
 
 
 def test_widths_count_tensors_and_layers():

@@ -196,15 +196,6 @@ class _FollowedConvolution(nn.Module):
             conv.__dict__[name] = None if own is None else torch.full((), torch.nan).to(own.detach()).expand(own.shape)
         self.folded = layer
 
-    def undone(self) -> nn.Module:
-        """The convolution as it was, while the layer is, too."""
-        own = self.folded._parameters  # noqa: SLF001 - as above
-        del self.folded
-        for name in own:
-            del self.followed.__dict__[name]
-        self._parameters.update(own)
-        return self.followed
-
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The forward of the convolution."""
         self.followed.training = self.training
@@ -239,7 +230,13 @@ def follow(root: nn.Module, paths: Iterable[str]) -> dict[nn.Module, _FollowedCo
 
 def unfollow(root: nn.Module, made: Mapping[nn.Module, _FollowedConvolution]) -> None:
     """Undo what `follow` did, while the layers inside are as they were."""
-    replace_everywhere(root, {each: each.undone() for each in made.values()})
+    for conv, outer in made.items():
+        own = outer.folded._parameters  # noqa: SLF001 - also one that is None
+        del outer.folded
+        for name in own:
+            del conv.__dict__[name]
+        conv._parameters.update(own)  # noqa: SLF001 - as above
+    replace_everywhere(root, {outer: conv for conv, outer in made.items()})
 
 
 def replace_everywhere(root: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> None:
