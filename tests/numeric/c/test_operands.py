@@ -55,7 +55,7 @@ def test_a_product_computes_its_operands_once_and_copies_none(body, inputs, arra
     assert scratch(body, *inputs) == arrays
 
 
-TYPES = "bool, float32, int8, int16, int32, int64"
+TYPES = "bool, uint8, float32, int8, int16, int32, int64"
 REFUSED = {
     "a type": (
         Input((2,), "float64"),
@@ -63,9 +63,9 @@ REFUSED = {
         f"act: an input has the type float64; C is written for {TYPES}.",
     ),
     "an unsigned type": (
-        Input((2,), "uint8"),
+        Input((2,), "uint16"),
         UnsupportedError,
-        f"act: an input has the type uint8; C is written for {TYPES}.",
+        f"act: an input has the type uint16; C is written for {TYPES}.",
     ),
     "a name for a size": (
         Input((2, "n"), "int8"),

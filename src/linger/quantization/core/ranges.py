@@ -17,7 +17,7 @@ from torch import Tensor
 from linger.constraint.limits import Widths
 from linger.dialect import Interval, find_op
 from linger.errors import UsageError
-from linger.numeric.fixed import is_power_of_two, limits
+from linger.numeric.fixed import is_power_of_two, limits, scale_for
 from linger.numeric.torch.kernel import TorchKernel, carrier
 from linger.numeric.torch.quantize import (
     ZEROS,
@@ -82,8 +82,7 @@ class Range:
         method: The method of calibration that found it, where that was not the largest magnitude.
         histogram: What calibration has counted; no part of a checkpoint.
         learned: The parameter that it follows instead of the data (`linger.quantization.core.learned`); None: it is not learned.
-        ends: What the pass at work has seen, where other processes train with this one (`exchange`): the lowest and the highest number,
-            and whether the range was never seen before.
+        ends: The lowest and highest number of this pass, where other processes train too, and whether the range is new (`exchange`).
         users: Those that read the tensor.
         key: Path of the layer and name, in the model whose ranges were asked for last (`ranges_of`): `block.conv.o`.
         usual: The method of calibration that this model's configuration names for ranges of this kind.
@@ -133,7 +132,6 @@ class Range:
         """Whether it is that of weights: w, iw, hw."""
         return "w" in self.name.partition("_")[0]
 
-    # what is known
     @property
     def bits(self) -> int:
         """The width that it was last used for; of a layer's weights the one that the layer has."""
@@ -380,18 +378,18 @@ class Range:
         users = self.users
         if not now.is_repeated:
             users.applied = users.held = known or EVERYTHING
-            users.waits = False
+            users.waits, users.is_open = False, known != EVERYTHING
         return users.applied
 
     def origins(self, call: OpCall) -> tuple[Origin, ...]:
         """The origin of a tensor that was just rounded to the range; none where its users need not be watched."""
-        now = call.now
-        is_open = not now.is_repeated and self.known_use != EVERYTHING
-        if not is_open or self.holds(now) or (self.learned is not None and now.calibration is None):
+        now, users = call.now, self.users
+        is_learned = self.learned is not None and now.calibration is None
+        if now.is_repeated or is_learned or not users.is_open or self.holds(now):
             return ()
-        self.users.watch(now.calibration)
-        call.runtime.current.watched.append(self.users)
-        return (Origin(self.users),)
+        users.watch(now.calibration)
+        call.runtime.current.watched.append(users)
+        return (Origin(users),)
 
     # processes that train together
     def forget_pass(self) -> None:
@@ -403,7 +401,6 @@ class Range:
         """Let what all processes have seen and use widen the range, and choose its scale."""
         if used is not None:
             self.users.join(used)
-            self.users.decide_sign()
         running = self.widened(before, magnitude_within(*ends, used or EVERYTHING), is_calibrating=False)
         self.running.write(running)
         if bits:
@@ -431,9 +428,11 @@ class Range:
                 raise UsageError(self.layer.missing_scale(where))
             if not math.isfinite(running):
                 raise UsageError(not_finite(where))
-        # a checkpoint of a model without limits may hold a larger range than the limit
         room = bits if self.users.unsigned is None else bits + self.users.is_unsigned(bits)
-        scale = smallest([scale_for_range(smallest([running, limit]), room), at_most])
+        if isinstance(running, Tensor) or isinstance(at_most, Tensor):
+            scale = smallest([scale_for_range(smallest([running, limit]), room), at_most])
+        else:
+            scale = min(scale_for(min(running, limit), room), at_most)
         self.width, self.bound = bits, at_most
         self.stored_scale.write(scale)
         return scale
@@ -515,7 +514,7 @@ class Range:
         self, call: OpCall, q: QTensor, y: Tensor, scale_w: Scale, bits: int, *, taps: int, is_relu: bool = False
     ) -> QTensor:
         """A product, requantized to the observed range unless the pass is in real numbers. `taps`: products in each sum."""
-        now, scale_w = call.now, base_of(scale_w)
+        now, scale_w = call.now, base_of(scale_w) if isinstance(scale_w, Tensor) else scale_w
         if now.is_real:
             call.note(macs=products_in(call, q, y, taps))
             return self.observe_output(call, y, bits, at_most=q.scale * scale_w, is_relu=is_relu)
@@ -579,9 +578,12 @@ class Range:
         self, bias: Tensor | None, scale_x: Scale, bits: int, where: str, chosen: Scale | None, largest: Scale
     ) -> Scale:
         """The scale of weights up to `largest`, which is remembered."""
-        find = weight_scale if self.rows is None else channel_scales
-        scale = find(largest, bits, bias, scale_x, where, chosen=chosen)
-        self.set(-base_of(-largest), base_of(scale))  # the largest of all channels
+        if self.rows is None:
+            scale = weight_scale(largest, bits, bias, scale_x, where, chosen=chosen)
+            self.set(largest, scale)
+        else:
+            scale = channel_scales(largest, bits, bias, scale_x, where, chosen=chosen)
+            self.set(-base_of(-largest), base_of(scale))
         self.width = bits
         return scale
 

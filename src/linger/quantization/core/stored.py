@@ -254,6 +254,7 @@ class ReadInterval:
         applied: The interval that the last pass observed by.
         held: The interval whose numbers the range holds now.
         last: The ends of the tensor that was observed last, and the range before it.
+        is_open: Whether more of its numbers may be found unused; not where all are known to be used.
         waits: Whether the users of all processes decide, once they have told each other (`exchange`).
         unsigned: Whether the tensor is stored as 0 … 255; None: the model has no such tensors, or no pass has asked yet.
     """
@@ -263,7 +264,7 @@ class ReadInterval:
         self.applied: Interval = EVERYTHING
         self.held: Interval = EVERYTHING
         self.last: tuple[Scale, Scale, Scale] | None = None
-        self.waits = False
+        self.waits, self.is_open = False, True
         self.unsigned: Stored | None = None
         self._can_be_unsigned, self._is_never_negative = False, False
         self._read: Interval | None = None
@@ -305,9 +306,7 @@ class ReadInterval:
         read, self._read, self._is_settled = self._read, None, True
         if read is None or not is_complete:
             return
-        self.join(read)
-        self.decide_sign()
-        used = self.range.known_use or read
+        used = self.join(read)
         if used == self.held:
             return
         self.held = used
@@ -330,13 +329,15 @@ class ReadInterval:
         """The users of this pass have been told."""
         self._read, self.waits = None, False
 
-    def join(self, interval: Interval) -> None:
+    def join(self, interval: Interval) -> Interval:
         """Use these numbers, too, from now on; checkpoints say so, unless everything was used from the first pass on."""
         known, stored = self.range.known_use, self.range.used
         used = _joined(interval, known)
         if used != known and stored is not None:
             end = math.inf if known is None and used == EVERYTHING else _OPEN
             stored.write((max(used[0], -end), min(used[1], end)))
+        self.decide_sign()
+        return used
 
     def are_unsigned(self, call: OpCall, bits: int, *, never_negative: bool = False) -> bool:
         """Whether a pass stores the tensor as 0 … 255, in a model that has such tensors.
