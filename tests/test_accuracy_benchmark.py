@@ -500,7 +500,8 @@ def test_training_has_a_row_for_scales_per_channel_and_for_learned_ones(tmp_path
     assert [qat_methods.rate_of(method) for method in expected] == [0, 0, *qat_methods.CHOSEN_RATES.values()]
 
 
-def test_a_network_is_trained_with_a_scale_for_each_channel():
+@pytest.mark.parametrize("method", ["running, mse, per channel", "tqt, per channel", "lsq, per channel"])
+def test_a_network_is_trained_with_a_scale_for_each_channel(method):
     x, y = torch.randn(16, 1, 4, 4, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
     model = small_network().model
     with torch.no_grad():
@@ -518,10 +519,10 @@ def test_a_network_is_trained_with_a_scale_for_each_channel():
         (1e-3, 1e-3),
     )
     widths = qat_methods.Widths(8, 4)
-    made = qat_methods.METHODS["running, mse, per channel"](task, model, widths, 0, 0.0)
+    made = qat_methods.METHODS[method](task, model, widths, 0, qat_methods.rate_of(method))
     assert qat_methods.differing(task, made) == 0
     assert max(made[0].freeze(made[0].read("scale_x")).exponents) > 0
-    assert qat_methods.step_cost(task, model, widths, "running, mse, per channel") > 0
+    assert qat_methods.step_cost(task, model, widths, method) > 0
 
 
 def test_choices_are_made_on_data_that_nothing_trains_on_and_that_are_no_test_data():
