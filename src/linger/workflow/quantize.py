@@ -125,7 +125,7 @@ def quantize(
     parts = _batches(seen, settings)
     batches = parts[0] + parts[1]
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
-    edges = edges_of(model, every, can_open=find_chip(settings.target) is None)
+    edges = edges_of(model, every, can_open=settings.target is None or find_chip(settings.target) is None)
     threads = fitting_threads(model, batches[0])
     with on_threads(threads), tempfile.TemporaryDirectory(prefix="linger.") as folder:
         budget = settings.budget or usual_budget(model, batches)

@@ -40,7 +40,7 @@ from linger.quantization.functions import rewrites
 from linger.quantization.functions.attention import ATTENTION
 from linger.quantization.functions.chip_forms import is_sum, negated, sum_op
 from linger.quantization.functions.constants import is_parameter, quantize_floats
-from linger.quantization.functions.functional import RELU, as_operand, run_functional
+from linger.quantization.functions.functional import RELU, as_operand, run_functional, with_sizes_read
 from linger.quantization.functions.functional_layer import FunctionalLayer
 from linger.quantization.functions.masks import MASKS
 from linger.quantization.functions.norms import call_norm
@@ -53,7 +53,7 @@ from linger.quantization.functions.products import (
     count_macs,
     read_product,
 )
-from linger.quantization.functions.resizing import ADAPTIVE, pool_adaptively, run_openly, with_sizes_read
+from linger.quantization.functions.resizing import ADAPTIVE, pool_adaptively, run_openly
 from linger.quantization.functions.rewrites import REWRITES, Handler, shuffle_channels
 
 Args = tuple[Any, ...]

@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from linger.analysis.multiplications import products_of
 from linger.dialect import Interval, Op, find_op
@@ -88,7 +89,7 @@ def run_functional(
     operands = _taken(op, operands, runtime)
     if runtime.target is not None and is_saturation(op, settings, runtime.target):
         return saturate(operands[0], settings["high"], runtime, real)
-    if op.name == AVERAGE and find_chip(runtime.target) is not None:
+    if op.name == AVERAGE and runtime.target is not None and find_chip(runtime.target) is not None:
         first, settings = pooled_twice(op, settings, operands[0], runtime)
         operands = [first]
     now = runtime.now
@@ -455,3 +456,42 @@ def _integer_constant(value: Any, x: QTensor) -> Operand:
         return torch.tensor(value, dtype=integer_type(_MATRIX_BITS), device=x.content.device) if is_matrix else value
     number = value if x.is_integer or value == 0 else value / x.scale_on_host
     return x.like(torch.tensor(number, dtype=x.content.dtype, device=x.content.device))
+
+
+# sizes of tensors as settings and operands, while a model is traced
+_trace: Any = torch._C  # noqa: SLF001 - only torch._C knows what a trace holds; mypy lacks parts of it
+_SIZES = frozenset({"aten::size", "aten::numel", "aten::dim"})
+_VALUES = frozenset({"prim::Param", "prim::GetAttr"})
+_Tree = TypeVar("_Tree")
+
+
+def with_sizes_read(arguments: _Tree) -> _Tree:
+    """Arguments with numbers in the place of tensors that a trace has computed from sizes alone, as ops need them.
+
+    What is computed from values stays a tensor: it is not known before the file runs.
+    """
+    if not _trace._is_tracing():  # noqa: SLF001 - torch has no public way to ask
+        return arguments
+
+    def read(leaf: object) -> object:
+        if not isinstance(leaf, Tensor) or isinstance(leaf, QTensor) or leaf.dim() or not _is_from_sizes(leaf):
+            return leaf
+        return leaf.tolist()
+
+    return cast(_Tree, tree_map(read, arguments))
+
+
+def _is_from_sizes(tensor: Tensor) -> bool:
+    """Whether the trace has computed a tensor from sizes and constants, and from no values."""
+    waiting, seen, has_size = [_trace._get_value_trace(tensor).node()], set(), False  # noqa: SLF001
+    while waiting:
+        node = waiting.pop()
+        if node.kind() in _VALUES:
+            return False
+        if node.kind() in _SIZES:
+            has_size = True
+            continue
+        new = [value.node() for value in node.inputs() if value.unique() not in seen]
+        seen |= {value.unique() for value in node.inputs()}
+        waiting += new
+    return has_size

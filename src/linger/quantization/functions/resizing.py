@@ -6,19 +6,18 @@ one ordinary pool, so a size that divides (and many that do not) needs a single 
 
 Where sizes stay open in a file, `x.shape` is a tensor of the trace (or a symbol of torch.export). So windows, places and
 weights are written here as arithmetic on it, in whole numbers, and become nodes of the file; with a known size they are the
-numbers of `linger.numeric`. `with_sizes_read` does the opposite for ops whose settings must be numbers.
+numbers of `linger.numeric`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from linger.dialect import find_op
 from linger.numeric.curves import WEIGHT_BITS
@@ -265,42 +264,3 @@ _FORMS: dict[TorchFunction, Callable[..., QTensor | None]] = {
     F.interpolate: _interpolated,
     F.upsample: _interpolated,
 }
-
-
-# sizes of tensors as settings and operands, while a model is traced
-_trace: Any = torch._C  # noqa: SLF001 - only torch._C knows what a trace holds; mypy lacks parts of it
-_SIZES = frozenset({"aten::size", "aten::numel", "aten::dim"})
-_VALUES = frozenset({"prim::Param", "prim::GetAttr"})
-_Tree = TypeVar("_Tree")
-
-
-def with_sizes_read(arguments: _Tree) -> _Tree:
-    """Arguments with numbers in the place of tensors that a trace has computed from sizes alone, as ops need them.
-
-    What is computed from values stays a tensor: it is not known before the file runs.
-    """
-    if not _trace._is_tracing():  # noqa: SLF001 - torch has no public way to ask
-        return arguments
-
-    def read(leaf: object) -> object:
-        if not isinstance(leaf, Tensor) or isinstance(leaf, QTensor) or leaf.dim() or not _is_from_sizes(leaf):
-            return leaf
-        return leaf.tolist()
-
-    return cast(_Tree, tree_map(read, arguments))
-
-
-def _is_from_sizes(tensor: Tensor) -> bool:
-    """Whether the trace has computed a tensor from sizes and constants, and from no values."""
-    waiting, seen, has_size = [_trace._get_value_trace(tensor).node()], set(), False  # noqa: SLF001
-    while waiting:
-        node = waiting.pop()
-        if node.kind() in _VALUES:
-            return False
-        if node.kind() in _SIZES:
-            has_size = True
-            continue
-        new = [value.node() for value in node.inputs() if value.unique() not in seen]
-        seen |= {value.unique() for value in node.inputs()}
-        waiting += new
-    return has_size
