@@ -2,7 +2,8 @@
 """How far quantized networks are from their float selves: networks × ways to quantize, written to docs/accuracy.md.
 
 Each network is quantized on some data and judged on other data: the figures of its task, the signal-to-noise ratio of its
-outputs, the CPU time of quantizing, and how much of it is 16 bits wide. Tuned networks are exported and verified, and
+outputs, the CPU time of quantizing, and how much of it is 16 bits wide; and once more on data of other circumstances (another
+light, another voice), where no way to tune may lose what plain calibration keeps. Tuned networks are exported and verified, and
 checked for a chip where the untuned file fits it. Prints whether each bar is met.
 
 Every cell is kept as JSON in the cache folder, so that a page can be put together from several runs.
@@ -25,25 +26,32 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accuracy_columns import COLUMNS, NEEDED, RANDOM, RUNTIME
+from accuracy_columns import COLUMNS, NUMBERS, RANDOM, RUNTIME, lacks, numbered
 from accuracy_outliers import OUTLIERS, measure_outliers
 from accuracy_page import write_page
 from accuracy_verdicts import verdicts
-from networks import ENTRIES, SEEDS, Network, Outputs, Unobtainable
+from networks import ENTRIES, SEEDS, Batch, Network, Outputs, Unobtainable
 from networks.figures import join_outputs, sqnr_db
 from qat_section import HEADING, write_section
 from torch import Tensor
 
 import linger
 from linger.quantization.core.quantized import ranges_of
+from linger.quantization.core.runtime import required_runtime
 from linger.quantization.core.stored import Kind
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "accuracy.md"
 CACHE = Path.home() / ".cache" / "linger-accuracy"
 TARGET = "venus"
-PROVEN = ("max", "tune", "tune mixed")
+RUNTIME_TARGET = "onnxruntime"
+"""What has scales per channel and unsigned activations."""
+
+PROVEN = (*(numbered(column, numbers) for column in ("max", "tune") for numbers in NUMBERS), "tune mixed")
 """Columns whose file is written, verified and checked."""
+
+OPEN_BATCH = "LGR909"
+"""What the packer of a chip takes with an option, and a device runs one by one."""
 
 WIDE = 16
 EVERY = (*COLUMNS, RUNTIME)
@@ -55,10 +63,37 @@ def plain(output: Any) -> Outputs:
     return tuple(torch.from_numpy(t.detach().numpy()) if isinstance(t, Tensor) else torch.as_tensor(t) for t in several)
 
 
-def outputs_of(model: Callable[..., Any], network: Network) -> Outputs:
-    """What a model says to the judged batches."""
+def outputs_of(model: Callable[..., Any], batches: Sequence[Batch]) -> Outputs:
+    """What a model says to batches."""
     with torch.no_grad():
-        return join_outputs([plain(model(*batch)) for batch in network.judged])
+        return join_outputs([plain(model(*batch)) for batch in batches])
+
+
+class Judgement:
+    """What the float network says to the judged data and to the shifted ones, and the figures of others beside it."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._expected = outputs_of(network.model, network.judged)
+        self._shifted = {name: outputs_of(network.model, s.batches) for name, s in network.shifted.items()}
+
+    def figures(self, model: Callable[..., Any]) -> dict[str, Any]:
+        """The figures of a model, and under "shifted" those of each shifted set."""
+        found = outputs_of(model, self._network.judged)
+        shifted = {}
+        for name, each in self._network.shifted.items():
+            there = outputs_of(model, each.batches)
+            shifted[name] = {
+                **each.figures(self._shifted[name], there),
+                "output SQNR dB": sqnr_db(self._shifted[name], there),
+            }
+        return {
+            "figures": {
+                **self._network.figures(self._expected, found),
+                "output SQNR dB": sqnr_db(self._expected, found),
+            },
+            "shifted": shifted,
+        }
 
 
 def widths(model: torch.nn.Module) -> dict[str, float]:
@@ -72,45 +107,47 @@ def widths(model: torch.nn.Module) -> dict[str, float]:
     }
 
 
-def proof_of(model: torch.nn.Module, network: Network) -> dict[str, float]:
-    """Export, verify, and ask the chip: integers that differ, integers compared, errors for the chip."""
+def proof_of(model: torch.nn.Module, network: Network, target: str = TARGET) -> dict[str, float]:
+    """Export, verify, and ask the target: integers that differ, integers compared, errors for the target."""
     options: dict[str, Any] = {"input_names": list(network.inputs)}
-    if network.axes:
+    batches = list(network.proof)
+    if required_runtime(model, "proof").target == TARGET:  # a chip computes one sample at a time
+        batches = [(sample,) for sample in batches[0][0].split(1)]
+    elif network.axes:
         options["dynamic_axes"] = {name: dict(axes) for name, axes in network.axes.items()}
     if network.opset is not None:
         options["opset_version"] = network.opset
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.onnx"
-        linger.onnx.export(model, network.proof[0], path, **options)
-        proof = linger.verify(model, path, list(network.proof))
-        errors = linger.check(path, target=TARGET).errors
+        linger.onnx.export(model, batches[0], path, **options)
+        proof = linger.verify(model, path, batches)
+        errors = [error for error in linger.check(path, target=target).errors if error.rule != OPEN_BATCH]
     return {
         "differing integers": float(proof.differing),
         "compared integers": float(proof.integers),
-        f"errors for {TARGET}": float(len(errors)),
+        f"errors for {target}": float(len(errors)),
     }
 
 
-def measure(network: Network, column: str, seed: int, expected: Outputs) -> dict[str, float]:
-    """One cell: every figure of one way to quantize one network."""
+def measure(network: Network, column: str, seed: int, judgement: Judgement) -> dict[str, Any]:
+    """One cell: every figure of one way to quantize one network, and those of the shifted sets."""
     began = time.process_time()
+    facts: dict[str, float] = {}
     if column == RUNTIME:
         from networks.runtime import quantized_by_runtime
 
         with tempfile.TemporaryDirectory() as folder:
             run = quantized_by_runtime(network, Path(folder))
             seconds = time.process_time() - began
-            found = outputs_of(run, network)
-        facts: dict[str, float] = {}
+            found = judgement.figures(run)
     else:
         model = COLUMNS[column](network, seed).eval()
         seconds = time.process_time() - began
-        found = outputs_of(model, network)
+        found = judgement.figures(model)
         facts = widths(model)
         if column in PROVEN:
-            facts |= proof_of(model, network)
-    figures = network.figures(expected, found)
-    return {**figures, "output SQNR dB": sqnr_db(expected, found), "CPU seconds": seconds, **facts}
+            facts |= proof_of(model, network, TARGET if column in ("max", "tune", "tune mixed") else RUNTIME_TARGET)
+    return {"figures": {**found["figures"], "CPU seconds": seconds, **facts}, "shifted": found["shifted"]}
 
 
 class Cells:
@@ -129,24 +166,22 @@ class Cells:
 
     def read(self, network: str, column: str) -> list[dict[str, Any]]:
         """The cells of every seed that was measured."""
+        return list(self.by_seed(network, column).values())
+
+    def by_seed(self, network: str, column: str) -> dict[int, dict[str, Any]]:
+        """The same by their seeds."""
         files = sorted(self.folder.glob(f"{network}.{column.replace(' ', '-')}.[0-9]*.json"))
-        return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+        return {int(f.name.split(".")[-2]): json.loads(f.read_text(encoding="utf-8")) for f in files}
 
 
-def attempt(work: Callable[[], dict[str, float]]) -> dict[str, Any]:
-    """The figures of a cell; where it cannot be measured, the reason in one line."""
+def attempt(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A cell; where it cannot be measured, the reason in one line."""
     try:
-        return {"figures": work()}
+        return work()
     except Exception as error:  # noqa: BLE001  # one cell that fails leaves the others
         traceback.print_exc()
         line = re.sub(r"\s+", " ", str(error)).strip()
         return {"reason": f"{type(error).__name__}: {line[:200]}"}
-
-
-def lacks(column: str) -> str | None:
-    """The public name that a column needs and this linger does not have."""
-    name = NEEDED.get(column)
-    return None if name is None or hasattr(linger, name) else name
 
 
 def run_network(name: str, columns: Sequence[str], cells: Cells, options: argparse.Namespace) -> None:
@@ -165,17 +200,23 @@ def run_network(name: str, columns: Sequence[str], cells: Cells, options: argpar
 def run_columns(name: str, network: Network, columns: Sequence[str], seed: int, cells: Cells) -> None:
     """Measure the cells of a network for one seed, print and keep them."""
     title = ENTRIES[name].title
-    expected = outputs_of(network.model, network)
-    cells.write(name, "float", seed, {"figures": network.figures(expected, expected)})
+    judgement = Judgement(network)
+    in_float = judgement.figures(network.model)
+    for figures in (in_float["figures"], *in_float["shifted"].values()):
+        del figures["output SQNR dB"]  # of itself
+    cells.write(name, "float", seed, in_float)
     for column in columns:
         missing = lacks(column)
         if missing is not None:
-            print(f"{title}, {column}: linger.{missing} is not there yet")
+            print(f"{title}, {column}: {missing} is not there yet")
             continue
-        content = attempt(partial(measure, network, column, seed, expected))
+        content = attempt(partial(measure, network, column, seed, judgement))
         cells.write(name, column, seed, content)
         shown = content.get("figures", content)
         print(f"{title}, {column}, seed {seed}: " + ", ".join(f"{k} {_short(v)}" for k, v in shown.items()), flush=True)
+        for place, figures in content.get("shifted", {}).items():
+            text = ", ".join(f"{k} {_short(figures[k])}" for k in (ENTRIES[name].metric, "output SQNR dB"))
+            print(f"    {place}: {text}", flush=True)
         gc.collect()
 
 

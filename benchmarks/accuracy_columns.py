@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of the accuracy benchmark: each a way from a float model to a quantized one, on the tuning data alone."""
+"""The columns of the accuracy benchmark: each a way from a float model to a quantized one, on the tuning data alone.
+
+Plain calibration and tuning each come in three number systems: one scale for each tensor, one for each output channel of weights, and
+that with 0 … 255 for activations that are never negative.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from networks import Network
+from networks import SHORT, SMALL, Network
 from torch import nn
 
 import linger
@@ -16,6 +21,19 @@ WIDE_GOAL = "20 dB"
 WIDE_TRIALS = 100
 Way = Callable[[Network, int], nn.Module]
 """Network and seed to quantized model."""
+
+
+NUMBERS: Mapping[str, Mapping[str, bool]] = {
+    "": {},
+    "per channel": {"per_channel": True},
+    "per channel unsigned": {"per_channel": True, "unsigned": True},
+}
+"""Number systems: what is behind the name of a column, and the arguments."""
+
+
+def numbered(column: str, numbers: str) -> str:
+    """The name of a column in a number system."""
+    return f"{column} {numbers}".rstrip()
 
 
 def fused(network: Network) -> nn.Module:
@@ -27,11 +45,11 @@ def fused(network: Network) -> nn.Module:
 
 
 def calibrated(
-    network: Network, seed: int = 0, *, model: nn.Module | None = None, method: str | None = None
+    network: Network, seed: int = 0, *, model: nn.Module | None = None, method: str | None = None, numbers: str = ""
 ) -> nn.Module:
     """Plain calibration, by the largest magnitude or another method."""
     del seed
-    made = linger.init(fused(network) if model is None else model).eval()
+    made = linger.init(fused(network) if model is None else model, **NUMBERS[numbers]).eval()
     options = {} if method is None else {"method": method}
     with linger.calibration(**options):
         for batch in network.tuning:
@@ -63,15 +81,17 @@ def remedied(network: Network, seed: int, *, remedy: str) -> nn.Module:
     return made
 
 
-def tuned(network: Network, seed: int, *, bits: str) -> nn.Module:
-    """The one call."""
-    options = {} if network.goal is None or bits == "8" else {"goal": network.goal}
+def tuned(network: Network, seed: int, *, bits: str, numbers: str = "") -> nn.Module:
+    """The one call. No chip has the finer number systems, so they are tuned for none."""
+    options = dict(NUMBERS[numbers])
+    if network.goal is not None and bits == "mixed":
+        options["goal"] = network.goal
     model, result = linger.tune(
         copy.deepcopy(network.model),
         list(network.tuning),
-        budget=network.budget,
+        budget=network.budget if bits == "mixed" or network.budget == SMALL else SHORT,
         bits=bits,
-        target=network.target,
+        target=None if numbers else network.target,
         seed=seed,
         **options,
     )
@@ -92,10 +112,15 @@ COLUMNS: dict[str, Way] = {
     "find_bits": widened,
     "tune": partial(tuned, bits="8"),
     "tune mixed": partial(tuned, bits="mixed"),
+    **{numbered("max", numbers): partial(calibrated, numbers=numbers) for numbers in NUMBERS if numbers},
+    **{numbered("tune", numbers): partial(tuned, bits="8", numbers=numbers) for numbers in NUMBERS if numbers},
 }
 """By name, in the order of the page. The column of ONNX Runtime is apart: it makes a file, not a model."""
 
-RANDOM = (*SEEDED, "tune", "tune mixed")
+PAIRS = {numbered("max", numbers): numbered("tune", numbers) for numbers in NUMBERS}
+"""The column of tuning by that of plain calibration in the same number system."""
+
+RANDOM = (*SEEDED, *PAIRS.values(), "tune mixed")
 """Columns in which a seed plays a part."""
 
 RUNTIME = "ONNX Runtime static"
@@ -103,3 +128,13 @@ NEEDED = {"equalize": "equalize", "find_bits": "find_bits", "tune": "tune", "tun
     name: name for name in REMEDIES
 }
 """Columns that need a public name of linger."""
+
+
+def lacks(column: str) -> str | None:
+    """What a column needs and this linger does not have."""
+    if name := next((needed for key, needed in NEEDED.items() if key == column and not hasattr(linger, needed)), None):
+        return f"linger.{name}"
+    of_numbers = [numbers for numbers in NUMBERS if numbers and column == numbered("tune", numbers)]
+    known = inspect.signature(linger.tune).parameters
+    missing = [argument for numbers in of_numbers for argument in NUMBERS[numbers] if argument not in known]
+    return f"linger.tune(…, {missing[0]}=…)" if missing else None

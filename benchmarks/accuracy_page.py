@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from accuracy_columns import COLUMNS, METHODS, RUNTIME
+from accuracy_columns import COLUMNS, METHODS, PAIRS, RUNTIME
 from accuracy_outliers import NETWORKS, OUTLIERS
 from networks import ENTRIES
 
@@ -33,8 +33,11 @@ Every column begins with the same float network and sees the tuning data only; t
 - *max* is plain calibration, `linger.calibration()`; *percentile*, *mse*, *kl* and *topk* are its other methods.
 - The remedies are each used alone, together with plain calibration. *find_bits* has the goal of 20 dB on the tuning data, in 100
   trials at most.
-- *tune* is `linger.tune(model, data)`, 8 bits throughout, with a budget of 270 s of CPU time for efficientnet-lite0 and upconv7,
-  120 s for silero-vad and crepe, and 40 s for the others; *tune mixed* is the same with `bits="mixed"`.
+- *tune* is `linger.tune(model, data)`, 8 bits throughout, with a budget of 75 s of CPU time for efficientnet-lite0, upconv7,
+  silero-vad and crepe, and 40 s for the others; *tune mixed* is the same with `bits="mixed"` and up to 270 s.
+- *per channel* has one power of two for each output channel of weights (`per_channel=True`), *per channel unsigned* also 0 … 255 for
+  activations that are never negative (`unsigned=True`), as `target="onnxruntime"` and portable C have them; what says neither has
+  one scale for each tensor and signed numbers, as every chip.
 - *ONNX Runtime static* is its `quantize_static` (QDQ, 8 bits) with a float scale for each tensor of activations and each channel
   of weights, where linger has one power of two for each tensor. It is run with graph optimizations off: what its scales allow,
   on any CPU. Recurrent layers stay float there.
@@ -42,6 +45,9 @@ Every column begins with the same float network and sees the tuning data only; t
 *Output SQNR* is the signal-to-noise ratio of the network's outputs against float's; several outputs count alike. *CPU seconds*
 are of one core, for quantizing and tuning without judging. A figure with ± is the mean of several seeds and half the distance
 between the largest and the smallest. *Not measured* means that this cell has not been run.
+
+*Shifted* sets are legal data of the same task in circumstances that the tuning data did not show. The float network answers on the same
+data, so what is lost there is lost by quantizing. Tuning must nowhere be worse than plain calibration of the same numbers.
 """
 
 
@@ -80,7 +86,29 @@ def _section(name: str, cells: Any) -> str:
             rows.append((column, f"does not run: {_cell(found[0]['reason'])}", *[""] * (len(columns) - 1)))
         else:
             rows.append((column, "not measured", *[""] * (len(columns) - 1)))
-    return f"\n## {entry.title}\n\n{entry.note}{_counts(name, cells)}\n\n{table(('', *columns), rows)}"
+    text = f"\n## {entry.title}\n\n{entry.note}{_counts(name, cells)}\n\n{table(('', *columns), rows)}"
+    return text + _shifted(name, cells)
+
+
+def _shifted(name: str, cells: Any) -> str:
+    """The metric and the output's signal to noise on each shifted set, plain and tuned."""
+    entry, rows, places = ENTRIES[name], [], {}
+    for column in ("float", *(column for pair in PAIRS.items() for column in pair), RUNTIME):
+        found = [cell["shifted"] for cell in cells.read(name, column) if cell.get("shifted")]
+        places |= {place: None for shifted in found for place in shifted}
+        if found:
+            rows.append((column, found))
+    lines = [
+        (column, *(_at(found, place, key) for place in places for key in (entry.metric, "output SQNR dB")))
+        for column, found in rows
+    ]
+    heads = [f"{place}: {key}" for place in places for key in (entry.metric, "SQNR dB")]
+    return f"\nShifted: {entry.shifts}.\n\n{table(('', *heads), lines)}" if rows else ""
+
+
+def _at(found: Sequence[dict[str, Any]], place: str, key: str) -> str:
+    values = [shifted[place][key] for shifted in found if key in shifted.get(place, {})]
+    return spread(values) if values else "—"
 
 
 def _counts(name: str, cells: Any) -> str:
@@ -96,7 +124,7 @@ def _proofs(cells: Any) -> str:
     """What the exported files of the tuned networks were found to be."""
     rows = []
     for name, entry in ENTRIES.items():
-        for column in ("max", "tune", "tune mixed"):
+        for column in ("max", "tune", "tune mixed", *(c for pair in PAIRS.items() for c in pair if " " in c)):
             good = [c["figures"] for c in cells.read(name, column) if "differing integers" in c.get("figures", {})]
             if good:
                 sums = {
@@ -105,9 +133,10 @@ def _proofs(cells: Any) -> str:
                     if "integers" in key or "errors" in key
                 }
                 rows.append((entry.title, column, *map(str, sums.values())))
-    columns = ("network", "column", "integers that differ", "integers compared", 'errors of check(target="venus")')
-    return "\n## Files\n\nExported, and verified integer by integer: torch, numpy, ONNX Runtime.\n\n" + table(
-        columns, rows
+    columns = ("network", "column", "integers that differ", "integers compared", "errors of check(target=…)")
+    return (
+        "\n## Files\n\nExported, and verified integer by integer: torch, numpy, ONNX Runtime. Checked for venus; the "
+        "finer number systems for onnxruntime.\n\n" + table(columns, rows)
     )
 
 

@@ -2,6 +2,7 @@
 """Ways to find scales while a network is trained as integers: five networks × widths × methods, three seeds each.
 
     python benchmarks/qat_methods.py            # measures, and writes the section of docs/accuracy.md
+    python benchmarks/qat_methods.py --methods "tqt, per channel" --widths W8A8 W4A8    # some of the cells
     python benchmarks/qat_methods.py --choose   # tries learning rates on data left out of training; the test data stay unseen
 
 Every cell of a network and a seed begins with the same float network and sees the same batches in the same order. Figures are
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 from accuracy_page import spread
-from qat_section import FLOAT, KEPT, PAGE, Cells, section, write_section
+from qat_section import FLOAT, KEPT, LEARNED, PAGE, PER_CHANNEL, USUAL, Cells, section, write_section
 from qat_tasks import TASKS, Task, train
 from torch import nn
 
@@ -54,23 +55,29 @@ Method = Callable[[Task, nn.Module, Widths, int, float], nn.Module]
 """Quantizes and trains: task, float network, widths, seed, learning rate of scales."""
 
 
-def quantized(task: Task, model: nn.Module, widths: Widths, weights: str = "max") -> nn.Module:
+def quantized(
+    task: Task, model: nn.Module, widths: Widths, weights: str = "max", *, is_per_channel: bool = False
+) -> nn.Module:
     """A copy of these widths, with ranges from training data; those of weights by a method of calibration."""
     made = copy.deepcopy(model)
     if task.is_fused:
         made = linger.trace_layers(made, *task.calibration[0])
     made = linger.quant_module(made, data_bits=widths.data, parameter_bits=widths.weights, out_bits=widths.data)
-    made = linger.init(made).eval()
+    made = linger.init(made, per_channel=is_per_channel or None).eval()
     with linger.calibration(weights=weights):
         for arguments in task.calibration:
             made(*arguments)
     return made
 
 
-def calibrated(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
+def calibrated(*, is_per_channel: bool = False) -> Method:
     """No training: the largest magnitudes, or for narrow weights the ranges of least squared error."""
-    del seed, rate
-    return quantized(task, model, widths, "mse" if widths.weights < 8 else "max")
+
+    def run(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
+        del seed, rate
+        return quantized(task, model, widths, "mse" if widths.weights < 8 else "max", is_per_channel=is_per_channel)
+
+    return run
 
 
 def steps_of(task: Task) -> int:
@@ -88,11 +95,12 @@ def trained(task: Task, made: nn.Module, seed: int, scales: list[nn.Parameter], 
     return made
 
 
-def running(weights: str) -> Method:
+def running(weights: str, *, is_per_channel: bool = False) -> Method:
     """Ranges follow the data; those of weights their largest magnitude ("max"), or they stay as calibration found them."""
 
     def run(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
-        return trained(task, quantized(task, model, widths, weights), seed, [], rate)
+        made = quantized(task, model, widths, weights, is_per_channel=is_per_channel)
+        return trained(task, made, seed, [], rate)
 
     return run
 
@@ -104,24 +112,31 @@ def stepwise(task: Task, model: nn.Module, widths: Widths, seed: int, rate: floa
     return trained(task, made, seed, [], rate, widths={0: "8/16/8", steps // 6: "8/8/8", steps // 3: last})
 
 
-def learned(method: str) -> Method:
+def learned(method: str, *, is_per_channel: bool = False) -> Method:
     """Scales are parameters of the network."""
 
     def run(task: Task, model: nn.Module, widths: Widths, seed: int, rate: float) -> nn.Module:
-        made = quantized(task, model, widths, "mse")
+        made = quantized(task, model, widths, "mse", is_per_channel=is_per_channel)
         return trained(task, made, seed, linger.learn_scales(made, method), rate)
 
     return run
 
 
 METHODS: dict[str, Method] = {
-    "calibrated": calibrated,
+    "calibrated": calibrated(),
     "running": running("max"),
-    "running, mse": running("mse"),
+    USUAL: running("mse"),
     "16 → 8 → 4": stepwise,
-    "tqt": learned("tqt"),
-    "lsq": learned("lsq"),
+    **{method: learned(method) for method in LEARNED},
+    f"calibrated{PER_CHANNEL}": calibrated(is_per_channel=True),
+    f"{USUAL}{PER_CHANNEL}": running("mse", is_per_channel=True),
+    **{f"{method}{PER_CHANNEL}": learned(method, is_per_channel=True) for method in LEARNED},
 }
+
+
+def rate_of(method: str) -> float:
+    """The learning rate of a method's scales; that of one scale for each channel was not chosen anew."""
+    return CHOSEN_RATES.get(method.removesuffix(PER_CHANNEL), 0.0)
 
 
 def differing(task: Task, model: nn.Module) -> int:
@@ -136,9 +151,9 @@ def differing(task: Task, model: nn.Module) -> int:
 def step_cost(task: Task, model: nn.Module, widths: Widths, method: str) -> float:
     """CPU time of a training step over that of the float network, interleaved, median."""
     batches = [batch for batch, _ in zip(task.batches(torch.Generator().manual_seed(0)), range(6), strict=False)]
-    made = quantized(task, model, widths, "mse")
-    if method in ("tqt", "lsq"):
-        linger.learn_scales(made, method)
+    made = quantized(task, model, widths, "mse", is_per_channel=method.endswith(PER_CHANNEL))
+    if (learns := method.removesuffix(PER_CHANNEL)) in LEARNED:
+        linger.learn_scales(made, learns)
     models = {"float": copy.deepcopy(model).train(), "integers": made.train()}
     taken: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(5):
@@ -170,7 +185,7 @@ def choose(options: argparse.Namespace) -> None:
         in_float = [task.judge(task.float_model(seed, CACHE / "choice")) for seed in CHOICE_SEEDS]
         print(f"{task.title}: float {spread(in_float)}", flush=True)
         for widths, method in product(asked(options), options.methods):
-            for rate in TRIED_RATES.get(method, (0.0,)):
+            for rate in TRIED_RATES.get(method.removesuffix(PER_CHANNEL), (0.0,)):
                 found = measure(task, widths, method, CHOICE_SEEDS, CACHE / "choice", rate)
                 print(f"  {widths} {method} {rate:g}: {spread(found)}", flush=True)
 
@@ -185,10 +200,10 @@ def measure_all(options: argparse.Namespace) -> None:
         for widths, method in product(asked(options), options.methods):
             if method == "16 → 8 → 4" and widths.weights == 8:
                 continue
-            found = measure(task, widths, method, SEEDS, CACHE, CHOSEN_RATES.get(method, 0.0))
-            is_trained = method != "calibrated"
+            found = measure(task, widths, method, SEEDS, CACHE, rate_of(method))
+            is_trained = not method.startswith("calibrated")
             cost = step_cost(task, models[0], widths, method) if is_trained else None
-            made = METHODS[method](task, models[0], widths, 0, CHOSEN_RATES.get(method, 0.0))
+            made = METHODS[method](task, models[0], widths, 0, rate_of(method))
             facts = {"cost": cost, "differing": differing(task, made)}
             cells.put(task.title, task.unit, str(widths), method, found, **facts)
             print(f"{task.title}, {widths}, {method}: {spread(found)}, step ×{cost or 0:.2f}", flush=True)

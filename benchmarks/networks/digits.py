@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from networks import SMALL, Network
+from networks import SMALL, Figures, Network, Outputs, Shifted
 from networks.figures import label_accuracy
+from networks.shifts import INK
 from networks.trained import trained_once
 
 EXAMPLES = {"digits": ("01_digits", "DigitsNet", "image"), "transformer": ("15_transformer", "RowTransformer", "rows")}
@@ -35,15 +36,24 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
         example.train(model, train_x, train_y, epochs=EPOCHS, rate=RATE, seed=seed)
         return model
 
+    def judge(expected: Outputs, found: Outputs) -> Figures:
+        return label_accuracy(expected[0], found[0], test_y)
+
+    images = test_x.reshape(-1, 1, 8, 8)
+    shifted = {
+        ink: Shifted([(part,) for part in shift(images).reshape(test_x.shape).split(90)], judge)
+        for ink, shift in INK.items()
+    }
     model = trained_once(cache / f"{name}-{seed}.pt", getattr(example, kind)(), train)
     return Network(
         model,
         [(part,) for part in train_x[:TUNED_ON].split(64)],
         [(part,) for part in test_x.split(90)],
-        lambda expected, found: label_accuracy(expected[0], found[0], test_y),
+        judge,
         [input_name],
         [(part,) for part in test_x[:90].split(30)],
         {input_name: {0: "batch"}},
+        shifted,
         can_fuse=name == "digits",
         target="venus" if name == "digits" else None,  # the chip lacks layers of the Transformer
         opset=OPSETS.get(name),

@@ -12,8 +12,9 @@ from real_models.packages import photograph
 from torch import Tensor
 from torch.nn import functional
 
-from networks import SMALL, Figures, Network, Outputs
+from networks import SMALL, Figures, Network, Outputs, Shifted
 from networks.figures import percent
+from networks.shifts import LIGHT
 
 TUNED_ON = ("cat", "coffee", "motorcycle")
 PORTRAITS = 200
@@ -40,6 +41,11 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
             "frame off by, mean": float((expected[1] - found[1]).flatten(1)[both].abs().mean()),
         }
 
+    pixels = (judged * 128 + 127.5) / 255
+    shifted = {
+        light: Shifted([(part,) for part in ((shift(pixels) * 255 - 127.5) / 128).split(64)], figures)
+        for light, shift in LIGHT.items()
+    }
     batches = [(part,) for part in tuning.split(64)]
     proof = [(judged[:4],), (judged[-4:],)]
     return Network(
@@ -50,6 +56,7 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
         ["picture"],
         proof,
         {"picture": {0: "batch"}},
+        shifted,
         budget=SMALL,
     )
 

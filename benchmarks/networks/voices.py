@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import wave
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,9 @@ from scipy.signal import resample_poly
 from torch import Tensor, nn
 from torch.nn import functional
 
-from networks import Figures, Network, Outputs, Unobtainable
+from networks import Figures, Network, Outputs, Shifted, Unobtainable
 from networks.figures import percent
+from networks.shifts import SOUND
 
 LANGUAGES = ("en", "fr", "es", "it", "ru")
 PAUSE = 0.6
@@ -101,9 +103,13 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
     detector, filters = voice.load()
     model = Stream(detector).eval()
     languages, seconds = (LANGUAGES[:2], 10.0) if is_quick else (LANGUAGES, 30.0)
-    spectra = [voice.spectra(announcements(language, cache, seconds), filters) for language in languages]
     zeros = torch.zeros(1, len(languages), voice.STATE)
-    judged = (torch.stack(spectra), zeros, zeros)
+    sounds = [announcements(language, cache, seconds) for language in languages]
+
+    def streams(some: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        return torch.stack([voice.spectra(sound, filters) for sound in some]), zeros, zeros
+
+    judged = streams(sounds)
 
     def figures(expected: Outputs, found: Outputs) -> Figures:
         wanted, given = expected[0] >= voice.SPEECH, found[0] >= voice.SPEECH
@@ -116,10 +122,11 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
             **each,
         }
 
+    shifted = {name: Shifted([streams(map(shift, sounds))], figures) for name, shift in SOUND.items()}
     steps = _steps(model, judged)
-    return Network(
-        model, tuning_pieces(model, filters), [judged], figures, ["spectrum", "h", "c"], steps[40:60], is_stepwise=True
-    )
+    names = ["spectrum", "h", "c"]
+    pieces = tuning_pieces(model, filters)
+    return Network(model, pieces, [judged], figures, names, steps[40:60], shifted=shifted, is_stepwise=True)
 
 
 def tuning_pieces(model: nn.Module, filters: Tensor) -> list[tuple[Tensor, ...]]:

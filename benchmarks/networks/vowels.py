@@ -7,8 +7,9 @@ from pathlib import Path
 
 from real_models import vowels
 
-from networks import SMALL, Network
+from networks import SMALL, Figures, Network, Outputs, Shifted
 from networks.figures import label_accuracy
+from networks.shifts import CEPSTRA
 from networks.trained import trained_once
 
 
@@ -19,15 +20,20 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
     step = 3 if is_quick else 1
     test, test_lengths, speakers = test[::step], test_lengths[::step], speakers[::step]
 
+    def judge(expected: Outputs, found: Outputs) -> Figures:
+        return label_accuracy(expected[0], found[0], speakers)
+
+    shifted = {name: Shifted([(shift(test), test_lengths)], judge) for name, shift in CEPSTRA.items()}
     batches = [(frames[i::6], lengths[i::6]) for i in range(6)]
     return Network(
         model,
         batches,
         [(test, test_lengths)],
-        lambda expected, found: label_accuracy(expected[0], found[0], speakers),
+        judge,
         ["frames", "lengths"],
         [(test[:30], test_lengths[:30])],
         {"frames": {0: "batch", 1: "time"}, "lengths": {0: "batch"}},
+        shifted,
         can_fuse=False,
         budget=SMALL,
     )

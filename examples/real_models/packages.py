@@ -37,6 +37,13 @@ PHOTOGRAPHS = {
     "temple": "sklearn/datasets/images/china.jpg",
     "flower": "sklearn/datasets/images/flower.jpg",
 }
+OTHER_SOURCES = {
+    "hopper": "matplotlib/mpl-data/sample_data/grace_hopper.jpg",
+    "camera": "skimage/data/camera.png",
+    "coins": "skimage/data/coins.png",
+}
+"""Photographs that were taken with other cameras, at other times: nothing is calibrated on them."""
+
 SOUND_RATE = 16000
 
 
@@ -71,7 +78,7 @@ def photograph(name: str) -> Tensor:
     """[3, height, width], 0 to 255."""
     from PIL import Image
 
-    package, _, rest = PHOTOGRAPHS[name].partition("/")
+    package, _, rest = (PHOTOGRAPHS | OTHER_SOURCES)[name].partition("/")
     with Image.open(folder_of(package) / rest) as picture:
         return torch.from_numpy(np.asarray(picture.convert("RGB")).copy()).permute(2, 0, 1).float()
 

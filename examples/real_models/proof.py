@@ -77,7 +77,9 @@ def plain(tensor: Tensor) -> Tensor:
 def share_of_integers(model: nn.Module, quantized: nn.Module, batch: tuple[Any, ...]) -> float:
     """The part of all products of the float model that the quantized one computes as integers."""
     work = products(model, batch)
-    as_integers = {record.where for record in linger.coverage(quantized).integer_ops if record.op not in FORMATS}
+    # `folded` is the layer inside a convolution with a forward of its own
+    integer = (record.where for record in linger.coverage(quantized).integer_ops if record.op not in FORMATS)
+    as_integers = {where.removesuffix(".folded") for where in integer}
     done = sum(count for path, count in work.items() if path in as_integers)
     return done / max(1, sum(work.values()))
 

@@ -120,10 +120,23 @@ class _Functions(TorchFunctionMode):
         return self._handler(func, args, kwargs or {})
 
 
+def running_functions(function: RunFunction) -> TorchFunctionMode:
+    """A block in which a function runs the torch functions."""
+    return _Functions(function)
+
+
+_PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_TRANSPOSED = (*_PLAIN[:5], "output_padding", "groups", "dilation")
+CONVOLUTIONS = dict.fromkeys((torch.conv1d, torch.conv2d), _PLAIN) | dict.fromkeys(
+    (torch.conv_transpose1d, torch.conv_transpose2d), _TRANSPOSED
+)
+"""Functions that convolve, and the names of their arguments."""
+
 _RELU = frozenset(
     {torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, nn.functional.relu, nn.functional.relu_}
 )
 _BATCH_NORM = frozenset({nn.functional.batch_norm, torch.batch_norm})
+_Given = dict[str, Any]
 
 
 @dataclass
@@ -135,11 +148,12 @@ class _Use:
 
 @dataclass
 class Wiring:
-    """What the recorded pass saw: the results of each layer's calls, the uses of each tensor."""
+    """What the recorded pass saw: results of each layer's calls, uses of each tensor, each module's functional convolutions."""
 
     results: dict[nn.Module, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     inputs: dict[nn.Module, list[object]] = field(default_factory=lambda: defaultdict(list))
     uses: dict[int, list[_Use]] = field(default_factory=lambda: defaultdict(list))
+    convolved: dict[nn.Module | None, list[tuple[_Given, Tensor]]] = field(default_factory=lambda: defaultdict(list))
     returned: set[int] = field(default_factory=set)
     kept: list[object] = field(default_factory=list)  # ids are unique only while the tensors live
 
@@ -190,7 +204,10 @@ def wiring_of(model: nn.Module, arguments: Sequence[Any]) -> Wiring:
                 if isinstance(leaf, Tensor):
                     wiring.kept.append(leaf)
                     wiring.uses[id(leaf)].append(_Use(func, trace.module, _is_in_place(func, args, kwargs)))
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func in CONVOLUTIONS:
+            wiring.convolved[trace.module].append((dict(zip(CONVOLUTIONS[func], args, strict=False)) | kwargs, result))
+        return result
 
     with unaffected(model), Trace(model, run) as trace:
         trace.follow_modules()

@@ -7,16 +7,18 @@ import itertools
 import logging
 import warnings
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.utils import _ntuple
 
-from linger.analysis.batches import Batch, Forward, first_pass
-from linger.analysis.trace import Wiring, computes_like, wiring_of
+from linger.analysis.batches import Batch, Forward, Function, first_pass
+from linger.analysis.trace import CONVOLUTIONS, Wiring, computes_like, running_functions, wiring_of
 from linger.constraint.conv_bn import (
     ConvBN,
     EmptyBatchNorm,
@@ -69,6 +71,7 @@ def trace_layers(
 
     A pair is fused when the batch norm is the only consumer of the convolution, in every call of both. A float
     checkpoint loads afterwards as before, strictly. Limits that `normalize_layers` set before carry over to the pair.
+    A convolution with a forward of its own keeps it; the functional convolution inside becomes the pair, `conv.folded`.
 
     What was folded and what was not, with the reasons, goes to the log; it is a warning where a convolution or a linear
     layer feeds a batch norm that stays.
@@ -89,12 +92,15 @@ def trace_layers(
     if not args:
         raise UsageError("trace_layers: an example input is missing. Call trace_layers(root, target, example_input).")
     wiring = wiring_of(target, _example(target, args))
+    _take_results(root_model, target, wiring)
     pairs = _fusable_pairs(target, wiring) if fuse_bn else []
     report = _report_fusion(target, wiring, pairs, paths) if fuse_bn else _FusionReport(0)
     ahead: dict[Types, bool] = {(*_CONVOLUTIONS, ConvBN): ahead_conv_relu, (nn.Linear,): ahead_linear_relu}
     _mark_relu(target, wiring, dict(pairs), ahead | {(nn.BatchNorm2d,): ahead_bn_relu})
     for conv, bn in pairs:
-        fuse(root_model, paths[conv], paths[bn], conv, bn)
+        path = f"{paths[conv]}.{_FOLLOWED}" if _has_own_forward(conv) else paths[conv]
+        follow(root_model, [path])
+        fuse(root_model, path, paths[bn], root_model.get_submodule(path), bn)
     freeze_batch_norms(root_model, is_frozen=chosen_switches().freezes_batch_norm)
     logger.info("%s", report)
     if report.surprising:
@@ -147,11 +153,97 @@ def fuse(root: nn.Module, conv_path: str, bn_path: str, conv: nn.Module, bn: nn.
         )
 
 
-def replace_everywhere(root: nn.Module, replacements: dict[nn.Module, nn.Module]) -> None:
+_FOLLOWED = "folded"
+"""Name of the layer inside a convolution with a forward of its own."""
+
+_GEOMETRY = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "groups": 1}
+
+
+def _unlike(conv: nn.Module, arguments: Mapping[str, Any]) -> list[str]:
+    """The arguments of a functional convolution that are not what the attributes of its module say."""
+    wide = _ntuple(len(cast(Any, conv).kernel_size))
+    return [n for n, usual in _GEOMETRY.items() if wide(arguments.get(n, usual)) != wide(getattr(conv, n))]
+
+
+def _plain_layer(conv: nn.Module) -> nn.Module:
+    """The functional convolution inside a forward of its own, as torch's layer with the same parameters; others as they are."""
+    if not _has_own_forward(conv):
+        return conv
+    kind: type[nn.Module] = next(k for k in _CONVOLUTIONS if isinstance(conv, k))
+    plain = kind.__new__(kind)
+    own = {name: conv._parameters.get(name) for name in ("weight", "bias")}  # noqa: SLF001 - an attribute may be computed
+    plain.__dict__.update(vars(conv) | {"_parameters": own, "_buffers": {}, "_modules": {}})
+    plain.__dict__.pop("forward", None)
+    return plain
+
+
+class _FollowedConvolution(nn.Module):
+    """A convolution with a forward of its own: the forward stays, and the layer `folded` computes the convolution in it.
+
+    The layer has weight and bias; other parameters, buffers and modules stay where they were. The convolution itself is no
+    module of the model any more. What stands for its weight there is NaN, and can only be passed on.
+    """
+
+    folded: nn.Module
+    followed: nn.Module
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        layer, names = _plain_layer(conv), ("_parameters", "_buffers", "_modules", "training")
+        self.__dict__.update({name: conv.__dict__[name] for name in names}, followed=conv)
+        for name, own in layer._parameters.items():  # noqa: SLF001 - also one that is None
+            self._parameters.pop(name, None)
+            conv.__dict__[name] = None if own is None else torch.full((), torch.nan).to(own.detach()).expand(own.shape)
+        self.folded = layer
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """The forward of the convolution."""
+        self.followed.training = self.training
+        with running_functions(self._answer):
+            return self.followed.forward(*inputs, **options)
+
+    def _answer(self, func: Function, args: Batch, kwargs: dict[str, Any]) -> Any:
+        given = dict(zip(CONVOLUTIONS.get(func, ()), args, strict=False)) | kwargs
+        if func not in CONVOLUTIONS or given.get("weight") is not self.followed.weight:
+            return func(*args, **kwargs)
+        if wrong := _unlike(self.followed, given):
+            name = f"{type(self.followed).__name__}: its {', '.join(wrong)}"
+            raise UsageError(f"{name} is not what trace_layers saw. Trace the model with fuse_bn=False.")
+        return self.folded(given["input"])
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: object) -> None:
+        # a checkpoint of the float model knows no .folded
+        for name in ("weight", "bias"):
+            if prefix + name in state_dict:
+                state_dict[f"{prefix}{_FOLLOWED}.{name}"] = state_dict.pop(prefix + name)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def follow(root: nn.Module, paths: Iterable[str]) -> dict[nn.Module, _FollowedConvolution]:
+    """Make the layers with these paths that compute for a forward of its own; returns what took the place of which module."""
+    modules = dict(root.named_modules())
+    own = [modules.get(path.removesuffix(f".{_FOLLOWED}")) or root for path in paths if path not in modules]
+    made = {conv: _FollowedConvolution(conv) for conv in own if conv is not root and _has_own_forward(conv)}
+    replace_everywhere(root, made)
+    return made
+
+
+def unfollow(root: nn.Module, made: Mapping[nn.Module, _FollowedConvolution]) -> None:
+    """Undo what `follow` did, while the layers inside are as they were."""
+    for conv, outer in made.items():
+        own = outer.folded._parameters  # noqa: SLF001 - also one that is None
+        del outer.folded
+        for name in own:
+            del conv.__dict__[name]
+        conv._parameters.update(own)  # noqa: SLF001 - as above
+    replace_everywhere(root, {outer: conv for conv, outer in made.items()})
+
+
+def replace_everywhere(root: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> None:
     """Replace modules under every name they have: a shared module stays shared."""
     for parent in list(root.modules()):
         for name, child in list(parent._modules.items()):  # noqa: SLF001 - named_children would hide a second name
-            if child in replacements:
+            if child is not None and child in replacements:
                 parent._modules[name] = replacements[child]  # noqa: SLF001
 
 
@@ -177,6 +269,13 @@ def _is(layer: nn.Module, kind: type[nn.Module]) -> bool:
     return isinstance(layer, kind) and any(computes_like(layer, k) for k in known)
 
 
+def _take_results(root: nn.Module, target: nn.Module, wiring: Wiring) -> None:
+    """Where a forward of its own can be followed, the convolution's results are those of the function inside."""
+    for conv in target.modules():
+        if conv is not root and _has_own_forward(conv) and not any(_unfollowed(conv, wiring)):
+            wiring.results[conv] = [result for _, result in wiring.convolved[conv]]
+
+
 def _fusable_pairs(target: nn.Module, wiring: Wiring) -> list[Pair]:
     """(conv, bn) where every result of conv goes into bn alone, every input of bn comes from conv, and both can be joined."""
     pairs = []
@@ -192,8 +291,7 @@ def _fusable_pairs(target: nn.Module, wiring: Wiring) -> list[Pair]:
 
 def _obstacles(conv: nn.Module, bn: nn.Module, wiring: Wiring) -> Iterator[str]:
     """Why a batch norm cannot be joined with the convolution that feeds it, the first reason first."""
-    if _has_own_forward(conv, _CONVOLUTIONS):
-        yield f"its convolution is a {type(conv).__name__} with a forward of its own"
+    yield from _unfollowed(conv, wiring)
     if _has_own_forward(bn, _BATCH_NORMS):
         yield f"it is a {type(bn).__name__} with a forward of its own"
     padding_mode = getattr(conv, "padding_mode", "zeros")
@@ -205,11 +303,37 @@ def _obstacles(conv: nn.Module, bn: nn.Module, wiring: Wiring) -> Iterator[str]:
         yield "the result of its convolution is used elsewhere too"
     if any(layer._forward_hooks or layer._forward_pre_hooks for layer in (conv, bn)):  # noqa: SLF001 - no public name
         yield "hooks look at what goes between it and its convolution"
-    if fused_kind(conv, bn) is None:
+    if fused_kind(_plain_layer(conv), bn) is None:
         yield f"a {type(bn).__name__} after a {type(conv).__name__} has no fused form"
 
 
-def _has_own_forward(layer: nn.Module, kinds: Types) -> bool:
+def _unfollowed(conv: nn.Module, wiring: Wiring) -> Iterator[str]:
+    """Why no layer can compute for a forward of its own: what it does with weight, bias, attributes and result."""
+    if not _has_own_forward(conv):
+        return
+    calls, runs = wiring.convolved[conv], len(wiring.inputs[conv])
+    others = sorted({name for given, _ in calls for name in _unlike(conv, given)})
+    reasons = {
+        "which does not convolve with its weight as it is, or uses it elsewhere too": not _passes(
+            conv, "weight", wiring
+        ),
+        "which does not convolve with its bias as it is, or uses it elsewhere too": not _passes(conv, "bias", wiring),
+        f"which convolves {len(calls)} times in {runs} calls": len(calls) != runs,
+        f"which convolves with another {listing(others)} than its attributes say": bool(others),
+        "and not its batch norm alone reads what it convolves": None
+        in {wiring.feeds_only_batch_norm(y) for _, y in calls},
+    }
+    for reason in (reason for reason, is_so in reasons.items() if is_so):
+        yield f"its convolution is a {type(conv).__name__} with a forward of its own, {reason}"
+
+
+def _passes(conv: nn.Module, name: str, wiring: Wiring) -> bool:
+    """Whether the functional convolutions of a forward take a parameter as it is, and nothing else does."""
+    own, calls = conv._parameters.get(name), wiring.convolved[conv]  # noqa: SLF001 - an attribute may be computed
+    return all(given.get(name) is own for given, _ in calls) and len(wiring.uses[id(own)]) <= len(calls)
+
+
+def _has_own_forward(layer: nn.Module, kinds: Types = _CONVOLUTIONS) -> bool:
     known = next((kind for kind in kinds if isinstance(layer, kind)), None)
     return known is not None and not isinstance(layer, Normalized) and not computes_like(layer, known)
 

@@ -83,7 +83,9 @@ class _LearnedRange:
         """Set the parameter to the middle of those that give the present scale, and the range to what it then is."""
         bits = (self._bits if self.range.width is None else self.range.width) + self.range.room - self.range.bits
         bound = math.inf if self.range.bound is None else self.range.bound
+        self.range.learned = None  # the range as it is, not as the parameter has it
         present = torch.tensor(present_range(self.range)) if self.range.rows is not None else self._source.read()
+        self.range.learned = self
         scale = torch.as_tensor(smallest([scale_for_range(present, bits), bound]), dtype=torch.float64)
         with torch.no_grad():
             if self._width is not None:

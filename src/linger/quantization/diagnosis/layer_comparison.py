@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, as_batches, float_tensors, fresh, run_batch
 from linger.constraint.conv_bn import EmptyBatchNorm
+from linger.constraint.tracing import follow
 from linger.dialect import Interval, Op
 from linger.errors import UsageError, listing
 from linger.progress import progress
@@ -167,9 +168,9 @@ def compare_layers(float_model: nn.Module, quantized_model: nn.Module, inputs: o
     """
     _check(float_model, quantized_model)
     with torch.random.fork_rng(), torch.no_grad():  # also for inputs that shuffle themselves
-        comparison = _Comparison(
-            working_copy(float_model, "compare_layers"), working_copy(quantized_model, "compare_layers")
-        )
+        copies = [working_copy(model, "compare_layers") for model in (float_model, quantized_model)]
+        follow(copies[0], dict(copies[1].named_modules()))
+        comparison = _Comparison(*copies)
         for batch in progress(as_batches(float_model, inputs, "compare_layers"), "compare_layers"):
             comparison.add(batch)
     return comparison.result()

@@ -32,7 +32,7 @@ from linger.constraint.limits import (
     limits_of,
 )
 from linger.constraint.normalize import NORMALIZED, ChannelLimits, limit_channels
-from linger.constraint.tracing import fuse, fused_kind, replace_everywhere
+from linger.constraint.tracing import follow, fuse, fused_kind, replace_everywhere, unfollow
 from linger.errors import UsageError, printable
 from linger.numeric.fixed import scale_for
 from linger.quantization.core.quantized import QuantizedBase, device_of, layers_of, ranges_of
@@ -349,11 +349,13 @@ def prepared(model: nn.Module, said: Config, source: str) -> Config:
     Raises:
         UsageError: The file belongs to another model; every place that does not fit is named, and nothing is changed.
     """
+    followed = follow(model, [pair.conv for pair in said.fused])
     around, problems = _with_channel_limits(model, said)
     config = expanded(said, model)
     problems += [*unfitting(said, model), *misfits(config, model)]
     if problems:
         replace_everywhere(model, around)
+        unfollow(model, followed)
         raise UsageError(f"{source} does not fit {type(model).__name__}: {joined(problems)}. Nothing was changed.")
     mark_functions(said, model)
     modules = dict(model.named_modules())

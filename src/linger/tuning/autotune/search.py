@@ -260,6 +260,7 @@ class Trial:
     score: Score = Score(math.inf)  # how good it is; the worst of all until it is judged
     wide: tuple[BitRow, ...] = ()  # the tensors that were widened on the way
     narrow: nn.Module | None = None  # the model before that, where it was the last step
+    note: str = ""  # what the step did, for its row
 
 
 @dataclass
@@ -344,7 +345,7 @@ class Search:
             self.branches[step.branch] = replace(trial, score=score, wide=wide)
         seconds = self.budget.spent - begun
         self.costs[step.name] = max(self.costs.get(step.name, 0.0), seconds)
-        self._note(step, before, why, seconds, score, trial.trials, is_kept=is_kept)
+        self._note(step, before, why + trial.note, seconds, score, trial.trials, is_kept=is_kept)
 
     def _decided(self, step: Step, trial: Trial, before: Score, *, is_first: bool) -> tuple[Score, str, bool]:
         """The score of what a step made, the decision in words, and whether it is kept, as it is where it begins a branch."""

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from linger.analysis.batches import Batch, fresh, run_batch
+from linger.constraint.conv_bn import ConvBN
 from linger.constraint.limits import AHEAD_RELU, FUSED
 from linger.constraint.tracing import trace_layers
 from linger.errors import LingerError, UsageError, listing, no_module, refuse_if
@@ -156,9 +158,12 @@ def fuse(session: Search, start: Trial, settings: Settings) -> Trial:
     reference = _float_model(start)
     before = _marked(reference)
     trace_layers(reference, fresh(session.parts.tuning[0]))
+    folded, every = (sum(isinstance(m, kind) for m in reference.modules()) for kind in (ConvBN, _BatchNorm))
+    note = f"{folded} of {every} batch norms are folded"
     if _marked(reference) == before:
-        raise NothingToDoError("no batch norm follows a convolution, and no ReLU a layer")
-    return Trial(quantized(reference, session.parts.tuning, session.target, session.numbers), reference)
+        raise NothingToDoError(f"{note}, and no ReLU follows a layer")
+    model = quantized(reference, session.parts.tuning, session.target, session.numbers)
+    return Trial(model, reference, note=f"; {note}")
 
 
 def equalization(session: Search, start: Trial, settings: Settings) -> Trial:
