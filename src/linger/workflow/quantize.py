@@ -296,10 +296,10 @@ def _with_offer(
 
 def _cost(work: Work, made: Quantized, wide: nn.Module) -> str:
     """What another file needs more than the one that was made; one that a chip forbids is refused."""
-    aside = replace(work, folder=work.folder / "wide", notes=[], cautions=[])
-    aside.folder.mkdir()
-    exported(aside, wide)
-    check, memory, _ = checked(aside)
+    with tempfile.TemporaryDirectory(prefix="linger.") as folder:
+        aside = replace(work, folder=Path(folder), notes=[], cautions=[])
+        exported(aside, wide)
+        check, memory, _ = checked(aside)
     if len(check.errors) > len(made.check.errors):
         raise UsageError("quantize: the chip forbids it.")
     weights, tensors = memory.weight_bytes - made.memory.weight_bytes, memory.peak_bytes - made.memory.peak_bytes

@@ -317,7 +317,7 @@ def _signed(op: Op | None, names: Iterable[str]) -> frozenset[int]:
 
 def makes_unsigned(node: ir.Node) -> bool:
     """Whether a node says that its output has unsigned bytes."""
-    return read_bits(node, "o_unsigned") == 1
+    return "o_unsigned" in node.attributes.data and read_bits(node, "o_unsigned") == 1
 
 
 def read_scale(node: ir.Node, *names: str) -> float | None:

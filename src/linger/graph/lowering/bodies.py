@@ -182,7 +182,8 @@ def _refusal(node: ir.Node, op: Op) -> str | None:
         return f"a window of {len(window)} axes; this op has {op.window_axes}. Add or remove an axis of size 1."
     if element_bits_of(node) > op.widest_data:
         return f"its input has 32 bits; at most {op.widest_data} are supported. Add a Requant before it."
-    misfit = next(_extension_misfits(node, op, attributes), None)
+    has_none = EXTENSIONS.keys().isdisjoint(node.attributes.data)
+    misfit = None if has_none else next(_extension_misfits(node, op, attributes), None)
     if misfit is not None or op.refusal is None:
         return misfit
     return op.refusal(_NodeFacts(attributes, dict(zip(op.inputs, node.inputs, strict=False))))
