@@ -25,9 +25,8 @@ from linger.quantization.setup.marking import choose_widths
 from linger.reporting.facts import HELD_OUT, METRIC_DATA, SEEN, TEST, Quality
 from linger.reporting.verdict import LOW_AGREEMENT, LOW_SIGNAL, figure_text
 from linger.targets import find_chip
-from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
-from linger.tuning.autotune.plan import GAIN_DB
-from linger.tuning.autotune.steps import refuse_not_finite, start_of
+from linger.tuning.autotune.result import Budget, fitting_threads, on_threads, read_budget
+from linger.tuning.autotune.steps import GAIN_DB, refuse_not_finite, start_of
 from linger.tuning.autotune.tune import INTERRUPTED, tune
 from linger.tuning.held_out import split
 from linger.tuning.mixed_precision.find_bits import find_bits

@@ -18,8 +18,7 @@ from linger.analysis.batches import Batch, fresh, run_batch
 from linger.errors import LingerError, UsageError, counted
 from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.stored import Kind
-from linger.tuning.autotune.budget import Budget
-from linger.tuning.autotune.result import Numbers, Settings, Step, TuneStep
+from linger.tuning.autotune.result import Budget, Numbers, Settings, Step, TuneStep
 from linger.tuning.held_out import Parts, shifted
 from linger.tuning.mixed_precision.find_bits import BitRow
 from linger.tuning.mixed_precision.goals import Metric, checked_metric

@@ -26,11 +26,29 @@ from linger.quantization.diagnosis.layer_comparison import LayerRow, compare_lay
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.setup.marking import choose_widths
-from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
-from linger.tuning.autotune.plan import ALWAYS, GAIN_DB, Plan, expected_seconds, usual_plan
-from linger.tuning.autotune.result import Problem, Round, Step, TuneResult, TuneStep
+from linger.tuning.autotune.result import (
+    Budget,
+    Problem,
+    Round,
+    Step,
+    TuneResult,
+    TuneStep,
+    fitting_threads,
+    on_threads,
+    read_budget,
+)
 from linger.tuning.autotune.search import Judge, Search, Trial, gap_of, is_better
-from linger.tuning.autotune.steps import STEPS, Start, quantized, start_of
+from linger.tuning.autotune.steps import (
+    ALWAYS,
+    GAIN_DB,
+    STEPS,
+    Plan,
+    Start,
+    expected_seconds,
+    quantized,
+    start_of,
+    usual_plan,
+)
 from linger.tuning.held_out import Parts, split
 from linger.tuning.mixed_precision.goals import Metric, read_goal
 from linger.tuning.remedy import OutputError, checked_data
