@@ -72,9 +72,7 @@ linear_int.samples = (
     Sample.product("empty batch", (Draw((0, 6)), Draw((5, 6)), None), shift=6),
     Sample.product("one element", (Draw((1, 1)), Draw((1, 1)), Draw((1,), **_BIAS)), shift=6),
     Sample.product(
-        "a scale for each channel",
-        (Draw((3, 10)), Draw((4, 10)), Draw((4,), **_BIAS)),
-        exponents_w=(0, 3, 1, 7),
+        "a scale for each channel", (Draw((3, 10)), Draw((4, 10)), Draw((4,), **_BIAS)), exponents_w=(0, 3, 1, 7)
     ),
     Sample.product("unsigned input", (DrawUnsigned((3, 10)), Draw((4, 10)), None)),
     Sample.product(
