@@ -15,7 +15,7 @@ from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.stored import Kind
 from linger.tuning.autotune import tune as front
-from linger.tuning.autotune.result import Step, TuneStep, fitting_threads, on_threads, read_budget
+from linger.tuning.autotune.result import Budget, Step, TuneStep, fitting_threads, on_threads
 from linger.tuning.autotune.search import (
     FOLDED,
     HEADROOM,
@@ -108,6 +108,8 @@ __all__ = [
     "unpaid",
     "watch_flow",
 ]
+
+read_budget = Budget.read
 
 
 def session_of(reference: nn.Module, parts: Parts, steps: object = None) -> Search:

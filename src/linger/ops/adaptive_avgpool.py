@@ -15,14 +15,7 @@ from linger.numeric import blocks, curves
 from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 
-@op(
-    "iqAdaptiveAvgPool",
-    has_platform_quant=False,
-    keeps_open_sizes=False,
-    is_for_open_sizes=True,
-    takes_unsigned=True,
-    keeps_sign=True,
-)
+@op("iqAdaptiveAvgPool", has_platform_quant=False, keeps_open_sizes=False, is_for_open_sizes=True, keeps_sign=True)
 def iq_adaptive_avgpool(
     k: Kernel[T],
     x: T,

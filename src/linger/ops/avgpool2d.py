@@ -23,7 +23,6 @@ _WHOLE_AREA = {"count_include_pad": 1, "divisor_override": -1}
     widest_data=16,
     float_op="AveragePool",
     chip_limits=("average", "pool", "pool-window"),
-    takes_unsigned=True,
     keeps_sign=True,
 )
 def avgpool2d_int(

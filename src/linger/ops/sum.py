@@ -18,7 +18,6 @@ from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
     limit=min,
     if_missing="Replace the sum by an average pool, or by a product with a matrix of ones.",
     state_name="iqsum__default_index",
-    takes_unsigned=True,
     keeps_sign=True,
 )
 def iq_sum(k: Kernel[T], x: T, *, dims: int, scale_x: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0) -> T:

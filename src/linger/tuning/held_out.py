@@ -45,7 +45,6 @@ _SAME = 1e-3
 _ONE_INPUT = "The data are one input that cannot be split, so every step was judged on the data that it saw."
 _TWO_INPUTS = "The data are two inputs, so the reported figure is measured on the one by which steps were chosen."
 
-
 Interval = tuple[float, float]
 """The lowest and the highest number that an input may have."""
 
@@ -65,10 +64,8 @@ class Parts:
     @property
     def samples(self) -> tuple[int, int, int]:
         """How many samples each part has; none is reported on where that is what chooses."""
-        learned, chosen, reported = (
-            sum(map(self._count, part)) for part in (self.tuning, self.choosing, self.reported)
-        )
-        return learned, chosen, 0 if self.reported is self.choosing else reported
+        learned, chosen, told = (sum(map(self._count, part)) for part in (self.tuning, self.choosing, self.reported))
+        return learned, chosen, 0 if self.reported is self.choosing else told
 
     def _count(self, batch: Batch) -> int:
         return len(values_of(batch)[0]) if self.are_rows else 1
@@ -254,9 +251,7 @@ def _independent(batches: Sequence[Batch], *, are_rows: bool) -> int:
     recordings, which count instead.
     """
     first: dict[int, list[Tensor]] = {}
-    for part in (
-        part for batch in batches for part in values_of(batch)[:1] if isinstance(part, Tensor) and part.numel()
-    ):
+    for part in (part for b in batches for part in values_of(b)[:1] if isinstance(part, Tensor) and part.numel()):
         rows = part.detach().reshape(len(part) if are_rows else 1, -1).float()
         first.setdefault(rows.shape[1], []).append(rows)
     return sum(_different(torch.cat(rows)[:_COMPARED]) for rows in first.values())

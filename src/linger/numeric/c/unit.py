@@ -126,12 +126,8 @@ def helper_text(names: Iterable[str]) -> str:
     return "".join("\n" + text for name, text in _ALL.items() if name in used)
 
 
-_TYPES = {
-    "bool": "uint8_t",
-    "uint8": "uint8_t",
-    "float32": FLOAT,
-    **{f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)},
-}
+_TYPES = {"float32": FLOAT, **dict.fromkeys(("bool", "uint8"), "uint8_t")}
+_TYPES |= {f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)}
 _WIDTH_OF = {"uint8_t": 8, FLOAT: 32, **{f"int{bits}_t": bits for bits in (8, 16, 32, 64)}}
 _PLAIN = {
     "⌊": "floor(", "⌋": ")", "⌉": " + 0.5)", "½": "0.5", "·": "*", "∗": "conv", "−": "-", "Σ": "sum ", "ᵀ": "'",

@@ -287,6 +287,12 @@ class Budget:
         self._used = 0
         self._reserved = 0.0
 
+    @classmethod
+    def read(cls, budget: object, clock: Callable[[], float] | None = None) -> Budget:
+        """The budget that a user gave; what is none, or nothing, is refused."""
+        allowed = read_allowance(budget, "tune")
+        return cls(allowed.text, allowed.seconds, allowed.trials, clock)
+
     def __deepcopy__(self, memo: object) -> Budget:
         return self  # a copy of a model that is being watched has the same budget
 
@@ -337,12 +343,6 @@ class Budget:
         finally:
             for handle in handles:
                 handle.remove()
-
-
-def read_budget(budget: object, clock: Callable[[], float] | None = None) -> Budget:
-    """The budget that a user gave; what is none, or nothing, is refused."""
-    allowed = read_allowance(budget, "tune")
-    return Budget(allowed.text, allowed.seconds, allowed.trials, clock)
 
 
 _ROUNDS = 8

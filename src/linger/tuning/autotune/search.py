@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
@@ -32,7 +32,6 @@ _PASSES_AT_THE_END = 15.0
 
 PLAIN, FOLDED = "direct", "folded"
 """The branches that begin with plain calibration, and with batch norms folded."""
-
 
 _SURE_DB = 0.1
 """A step must not make the error on the data that it learned from larger by more: less does not show in figures with one decimal."""
@@ -174,10 +173,8 @@ def below_plain(score: Score, plain: Score, before: Score | None = None) -> str:
     A branch that began below plain calibration may come nearer to it.
     """
     losses = {}
-    for (name, one), (_, after), (_, other) in zip(
-        plain.shifted, score.shifted, (before or plain).shifted, strict=False
-    ):
-        least = max(one, other, key=lambda score: score.error)
+    for (name, one), (_, after), (_, old) in zip(plain.shifted, score.shifted, (before or plain).shifted, strict=False):
+        least = max(one, old, key=lambda score: score.error)
         allowed = _HEADROOM_DB if least.is_clearly_below(after) else _LARGE_DB
         if least.db - after.db > allowed:
             losses[name] = least.db - after.db
@@ -447,3 +444,6 @@ def _is_cut(model: nn.Module, before: nn.Module) -> bool:
 
 StepFunction = Callable[[Search, Trial, Settings], Trial]
 """Makes a model from another, which stays as it is."""
+
+Plan = Callable[[Search], Iterator[Step]]
+"""Gives the steps one after the other, each after the one before was judged."""

@@ -302,9 +302,6 @@ STEPS: Mapping[str, StepFunction] = {
 """Every step by its name."""
 
 # the order
-Plan = Callable[[Search], Iterator[Step]]
-"""Gives the steps one after the other, each after the one before was judged."""
-
 EQUALIZED, TOGETHER = "equalized", "together"
 """The branches that begin with equalization, and with the methods that help most networks, tried as one."""
 

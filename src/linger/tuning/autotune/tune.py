@@ -35,14 +35,12 @@ from linger.tuning.autotune.result import (
     TuneStep,
     fitting_threads,
     on_threads,
-    read_budget,
 )
-from linger.tuning.autotune.search import Judge, Search, Trial, gap_of, is_better
+from linger.tuning.autotune.search import Judge, Plan, Search, Trial, gap_of, is_better
 from linger.tuning.autotune.steps import (
     ALWAYS,
     GAIN_DB,
     STEPS,
-    Plan,
     Start,
     expected_seconds,
     quantized,
@@ -194,7 +192,7 @@ def tune(
         UsageError: No data, data that the model does not accept or that are not finite, a metric that fails or returns
             no number, a budget that leaves nothing, a model that cannot be quantized. The model is as it was.
     """
-    left = read_budget(budget)
+    left = Budget.read(budget)
     widths = read_bits(bits, "tune")
     start = start_of(model, target, {"per_channel": per_channel, "unsigned": unsigned})
     if widths != Widths() and not widths.is_mixed:
@@ -341,13 +339,8 @@ def _of_channels(session: Search) -> list[str]:
     """What a scale for each output channel would give, where nobody has decided about it and no chip forbids it."""
     best, runtime = session.best, runtime_of(session.best.model)
     is_free = not (session.target or session.is_mixed or session.metric) and runtime_of(best.reference) is None
-    if (
-        runtime is None
-        or runtime.is_per_channel
-        or not is_free
-        or "per_channel" in session.numbers
-        or session.budget.is_spent
-    ):
+    is_decided = "per_channel" in session.numbers or runtime is None or runtime.is_per_channel
+    if is_decided or not is_free or session.budget.is_spent:
         return []
     own = quantized(best.reference, session.parts.tuning, None, {**session.numbers, "per_channel": True})
     gain = session.judge(own).db - best.score.db
