@@ -79,10 +79,8 @@ class Parts:
         if not self.are_rows:
             return [part[i * total // count] for i in range(count)]
         each = [max(1, size * count // total) for size in sizes]
-        return [
-            rows_of_batch(b, slice(None, n * (size // n), size // n))
-            for b, n, size in zip(part, each, sizes, strict=True)
-        ]
+        rows = (slice(None, n * (size // n), size // n) for n, size in zip(each, sizes, strict=True))
+        return list(map(rows_of_batch, part, rows))
 
 
 def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:

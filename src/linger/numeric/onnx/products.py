@@ -394,7 +394,7 @@ class OnnxProducts(OnnxWriter):
         self,
         x: OnnxValue,
         w: OnnxValue,
-        b: OnnxValue | None,
+        b: _Bias,
         x_bits: int | AttributeRef,
         transposed_group: int | AttributeRef | None = None,
     ) -> OnnxValue:

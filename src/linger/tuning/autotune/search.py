@@ -130,10 +130,8 @@ def gap_of(choosing: tuple[Score, Score], reported: tuple[Score, Score]) -> str:
         chance = t_quantile(0.975, freedom) * math.sqrt(sum(parts))
     if first - second <= max(chance, _RELEVANT_DB):
         return ""
-    return (
-        f"tuning gains {first:.1f} dB on samples that chose its steps and {second:.1f} dB on the others, where chance explains "
-        f"{chance:.1f} dB"
-    )
+    gains_told = f"{first:.1f} dB on samples that chose its steps and {second:.1f} dB on the others"
+    return f"tuning gains {gains_told}, where chance explains {chance:.1f} dB"
 
 
 def objection(score: Score, before: Score, *, is_cut: bool = False, care: float = 1.0) -> str:
@@ -199,11 +197,8 @@ def unpaid(score: Score, before: Score, *, care: float = 1.0) -> tuple[str, str]
     return told if price > care * _PRICE_DB or gain <= max(price, _SURE_DB) else "", told
 
 
-_SHIFTED = 16
-"""Samples of the choosing part that are made brighter, darker and shifted."""
-
-_WATCHED = 64
-"""Samples of the learning part, of every batch, on which a step must not do harm."""
+_SHIFTED, _WATCHED = 16, 64
+"""Samples of the choosing part that are made brighter, darker and shifted; those of the learning part that no step may harm."""
 
 
 class Judge:

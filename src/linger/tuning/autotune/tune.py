@@ -346,10 +346,8 @@ def _of_channels(session: Search) -> list[str]:
     gain = session.judge(own).db - best.score.db
     if gain < _MATTERS_DB:
         return []
-    return [
-        f'One scale of the weights for each output channel gives {gain:.1f} dB more on the choosing part, without a step: target="c" or '
-        "per_channel=True."
-    ]
+    given = f"One scale of the weights for each output channel gives {gain:.1f} dB more on the choosing part, without a step"
+    return [f'{given}: target="c" or per_channel=True.']
 
 
 def _found_problems(session: Search, notes: list[str]) -> tuple[Problem, ...]:
