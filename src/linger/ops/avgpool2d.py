@@ -45,9 +45,8 @@ def avgpool2d_int(
     """
     total = k.window_sum(x, kernel_shape=kernel_shape, strides=strides, pads=pads)
     mean = k.mul(total, k.derive("window_reciprocal", fixed.window_reciprocal, kernel_shape))
-    return blocks.requantize(
-        k, mean, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits, unsigned=o_unsigned
-    )
+    source, target = k.scalar(scale_x), k.scalar(scale_o)
+    return blocks.requantize(k, mean, source=source, target=target, bits=o_bits, unsigned=o_unsigned)
 
 
 @avgpool2d_int.refuse

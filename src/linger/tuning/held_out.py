@@ -326,9 +326,5 @@ def _grouped(stretches: Sequence[Sequence[Batch]]) -> list[Batch]:
     """Rows as about eight batches, none of more than 32 rows, each of rows of one shape."""
     rows = _apart(stretches)
     size = min(_LARGEST, max(1, len(rows) // (2 * _ONE_IN)))
-    alike = (list(some) for _, some in itertools.groupby(rows, _shapes))
+    alike = (list(some) for _, some in itertools.groupby(rows, lambda row: [part.shape for part in values_of(row)]))
     return [joined_rows(some[i : i + size]) for some in alike for i in range(0, len(some), size)]
-
-
-def _shapes(row: Batch) -> tuple[torch.Size, ...]:
-    return tuple(part.shape for part in values_of(row))

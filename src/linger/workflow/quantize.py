@@ -225,8 +225,7 @@ _Seen = tuple[list[Batch], list[Batch]]
 
 def _batches(seen: Samples, settings: QuantizeSettings) -> tuple[list[Batch], _Seen]:
     """What tuning may see; and apart, to learn from and to choose by, where recordings must not be parted; else for both at once."""
-    groups = {piece.group for piece in seen.pieces}
-    parts = seen.divided() if len(groups) > 1 else (seen, replace(seen, pieces=()))
+    parts = seen.divided() if len({p.group for p in seen.pieces}) > 1 else (seen, replace(seen, pieces=()))
     size = batch_size(len(parts[0]), settings.batch)
     made = [p.arguments for p in parts[0].batches(size)], [p.arguments for p in parts[1].batches(settings.batch)]
     return made[0] + made[1], made

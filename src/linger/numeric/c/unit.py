@@ -275,7 +275,8 @@ class Unit:
             name, tuple(map(_buffer, nodes)), outputs, tuple(draft.scratch), "", places, is_static=self._is_static
         )
         is_apart = self._is_static and draft.is_crowded and bool(draft.includes)
-        function = replace(function, changed=_changed(draft, function), is_apart=is_apart)
+        changed = {i: draft.changed[b.name] for i, b in enumerate(function.inputs) if b and b.name in draft.changed}
+        function = replace(function, changed=changed, is_apart=is_apart)
         function = replace(function, text=_function_text(function, body, title, draft.lines))
         self._functions[name] = function
         self._helpers |= draft.helpers
@@ -309,11 +310,6 @@ def _changeable(nodes: Sequence[Node | None], inputs: Sequence[Input | None]) ->
     """The arrays whose content the function may choose."""
     pairs = zip(map(_buffer, nodes), inputs, strict=True)
     return frozenset(b.name for b, x in pairs if b is not None and x is not None and x.may_change)
-
-
-def _changed(draft: Draft, function: CFunction) -> dict[int, Array]:
-    """The content that it has chosen, by the place of the input."""
-    return {i: draft.changed[b.name] for i, b in enumerate(function.inputs) if b and b.name in draft.changed}
 
 
 def elementwise_inputs(

@@ -37,10 +37,8 @@ others are that times 2^e, e the exponent of a channel (`exponents_of`).
 """
 
 LARGEST_CHANNEL_EXPONENT = 12
-"""The most that a channel's scale is finer than the tensor's: weights 4096 times smaller than the largest keep their 8 bits.
-
-A finer one would only lengthen the shift behind the sum, beyond what float32 holds with the half of the rounding.
-"""
+"""The most that a channel's scale is finer than the tensor's: weights 4096 times smaller than the largest keep their 8 bits. A finer
+one would only lengthen the shift behind the sum, beyond what float32 holds with the half of the rounding."""
 
 
 def base_of(scale: Scale) -> Scale:

@@ -137,10 +137,9 @@ def gap_of(choosing: tuple[Score, Score], reported: tuple[Score, Score]) -> str:
 def objection(score: Score, before: Score, *, is_cut: bool = False, care: float = 1.0) -> str:
     """Why a step is dropped; nothing where it is kept.
 
-    The metric decides where it differs. Else the error must fall by more than the noise of the samples that choose, so that one
-    lucky sample is not enough: alone it moves the mean by exactly its own standard error; by twice as much (`care`) where the data
-    are few. And on the data that steps learn from
-    the error must not rise by more than 0.1 dB; not at all where a range was cut (`is_cut`), as numbers that it lost are lost.
+    The metric decides where it differs. Else the error must fall by more than the noise of the samples that choose, as one lucky
+    sample alone moves the mean by exactly its own standard error; by twice as much (`care`) where the data are few. On data to learn
+    from it must not rise by more than 0.1 dB; not at all where a range was cut (`is_cut`), as numbers that it lost are lost.
 
     >>> objection(Score(0.1), Score(0.2)), objection(Score(0.2, metric=0.9), Score(0.1, metric=0.8))
     ('', '')

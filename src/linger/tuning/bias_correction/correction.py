@@ -293,11 +293,7 @@ def float_means(
     those of attention, whose projections are products without a layer; keys the biases that functions may add.
     """
     recorder = _Recorder(reference, layers, biases)
-    hooks = (
-        (layers, recorder.leave_layer),
-        (recurrent, recorder.leave_recurrent),
-        (attention, recorder.leave_attention),
-    )
+    hooks = (layers, recorder.leave_layer), (recurrent, recorder.leave_recurrent), (attention, recorder.leave_attention)
     with evaluating(reference), recorder.trace as trace:
         for paths, leave in hooks:
             for module, path in {reference.get_submodule(path): path for path in paths}.items():
