@@ -127,8 +127,9 @@ def running_functions(function: RunFunction) -> TorchFunctionMode:
 
 _PLAIN = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = (*_PLAIN[:5], "output_padding", "groups", "dilation")
-CONVOLUTIONS = dict.fromkeys((torch.conv1d, torch.conv2d), _PLAIN)
-CONVOLUTIONS |= dict.fromkeys((torch.conv_transpose1d, torch.conv_transpose2d), _TRANSPOSED)
+CONVOLUTIONS = dict.fromkeys((torch.conv1d, torch.conv2d), _PLAIN) | dict.fromkeys(
+    (torch.conv_transpose1d, torch.conv_transpose2d), _TRANSPOSED
+)
 """Functions that convolve, and the names of their arguments."""
 
 _RELU = frozenset(
