@@ -49,8 +49,8 @@ FAULTS = (
     Fault(
         "an activation's scale",
         "quantization/core/ranges.py",
-        "scale = min(scale_for(min(running, limit), bits), at_most)",
-        "scale = scale_for(min(running, limit), bits)",
+        "scale = min(scale_for(min(running, limit), room), at_most)",
+        "scale = scale_for(min(running, limit), room)",
     ),
     Fault(
         "the bias of a batch norm",

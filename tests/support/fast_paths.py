@@ -8,7 +8,7 @@ from linger.dialect import Op
 from linger.numeric.fixed import limits
 from linger.numeric.kernel import Sample
 from linger.numeric.torch.kernel import SplitPlan, carrier, plan_product, run_product
-from linger.numeric.torch.quantize import fake_quantize
+from linger.numeric.torch.quantize import fake_quantize, per_weight
 from linger.ops.fast.fast_path import (
     ExactFastPath,
     RealFastPath,
@@ -32,37 +32,48 @@ def real_carrier(integers: np.ndarray, scale: float) -> Tensor:
 
 
 def elementwise(fast, op: Op, inputs, attributes, *, bits, has_total=True, is_training=False) -> np.ndarray:
-    """A fast path of two operands, back as integers; `is_training` asks for gradients too."""
+    """A fast path of two operands, back as integers; `is_training` asks for gradients too.
+
+    Unsigned numbers are those of one bit more that are not negative, as functions use such a path.
+    """
     full = op.complete(attributes)
+    room = full["o_bits"] + full.get("o_unsigned", 0)
+    widths = [bits + (q.dtype == np.uint8) for q in inputs]
     scales = [full["scale_x"], full["scale_y"]]
     operands = [real_carrier(q, s).requires_grad_(is_training) for q, s in zip(inputs, scales, strict=True)]
-    total = fast.real_result(operands, scales, [bits, bits]) if has_total else None
-    result = fast.evaluate(total, operands, full, can_saturate=True)
+    total = fast.real_result(operands, scales, widths) if has_total else None
+    result = fast.evaluate(total, operands, full | {"o_bits": max(room, *widths)}, can_saturate=True)
+    low, high = limits(room)
+    result = result.clamp(0 if full.get("o_unsigned") else low / full["scale_o"], high / full["scale_o"])
     return (result.detach().double() * full["scale_o"]).numpy()
 
 
 def product(fast, inputs, attributes, *, is_transposed=False) -> np.ndarray:
     """A fast path with weights, as an exact evaluation uses it, back as integers."""
     x, w, b = inputs
-    scale = attributes["scale_x"] * attributes["scale_w"]
     group = attributes.get("group", 1)
+    groups = group if is_transposed else None
+    is_unsigned = attributes.get("o_unsigned", 0)
+    own = attributes["scale_w"] * 2.0 ** torch.tensor(attributes.get("exponents_w") or [0.0]).double()
+    several = per_weight(own, torch.from_numpy(w), groups) if attributes.get("exponents_w") else own
     plan = plan_product(
         torch.from_numpy(w),
         None if b is None else torch.from_numpy(b),
-        attributes["data_bits"],
-        transposed_groups=group if is_transposed else None,
+        attributes["data_bits"] + (x.dtype == np.uint8),
+        transposed_groups=groups,
     )
     accumulator = run_product(
         lambda x, w, b: fast.accumulate(x, w, b, attributes),
         real_carrier(x, attributes["scale_x"]),
-        real_carrier(w, attributes["scale_w"]),
-        None if b is None else real_carrier(b, scale),
+        (real_carrier(w, 1.0) / several).float(),
+        None if b is None else real_carrier(b, 1.0) / (attributes["scale_x"] * own),
         plan,
         group=group,
         axis=fast.channel_axis,
         is_transposed=is_transposed,
     )
-    result = fake_quantize(accumulator.double(), attributes["scale_o"], attributes["o_bits"])
+    room = attributes["o_bits"] + is_unsigned
+    result = fake_quantize(accumulator.double(), attributes["scale_o"], room, is_relu=bool(is_unsigned))
     return (result * attributes["scale_o"]).numpy()
 
 

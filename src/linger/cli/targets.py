@@ -51,7 +51,7 @@ def _overview(chips: list[Target]) -> list[list[str]]:
     """A row for each property, a column for each chip."""
     return [
         ["form of export", *(chip.form for chip in chips)],
-        *([what, *("yes" if getattr(chip, name) else "no" for chip in chips)] for name, what in _PROPERTIES.items()),
+        *([what, *(("no", "yes")[getattr(chip, name)] for chip in chips)] for name, what in _PROPERTIES.items()),
         *(
             [f"ops: {status}", *(str(len(getattr(chip, name))) if chip.is_chip else "" for chip in chips)]
             for status, name in _LISTS.items()

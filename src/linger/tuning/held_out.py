@@ -134,11 +134,12 @@ def _divided(whole: Parts) -> Parts:
         return replace(whole, choosing=every, reported=whole.reported or every, notes=notes, is_few=True)
     join = _grouped if whole.are_rows else _apart
     choosing, told = (tuple(join(part)) for part in parts[1:])
+    reported = whole.reported or told
     # remedies hold out a part of a few batches in their turn, so these become several
     is_whole = whole.are_rows and len(whole.tuning) >= _STRETCHES
     learned = map(joined_rows, parts[0]) if is_whole else join(parts[0])
-    made = replace(whole, tuning=tuple(learned), choosing=choosing, reported=whole.reported or told or choosing)
-    return made if whole.reported or told else replace(made, notes=(_TWO_INPUTS, *whole.notes))
+    made = replace(whole, tuning=tuple(learned), choosing=choosing, reported=reported or choosing)
+    return made if reported else replace(made, notes=(_TWO_INPUTS, *whole.notes))
 
 
 def _stretches(whole: Parts) -> list[list[Batch]]:

@@ -115,7 +115,7 @@ def _output_findings(place: NodePlace, layer: _Accumulator, ratio: NDArray[np.fl
         yield place.finding(rules.ALWAYS_SATURATED, reason, "Lower scale_o, or look at the bias of this channel.")
     reached = int((np.abs([smallest, largest]) if low else np.maximum(largest, 0)).max())
     if layer.output_bits <= _NARROW and np.max(ratio) < 1 and reached < (high + 1) // 2:
-        reason = f"no input brings the output beyond {'±' if low else ''}{reached} of {high}"
+        reason = f"no input brings the output beyond {'±' * (low < 0)}{reached} of {high}"
         remedy = f"scale_o could be {2 ** int(math.log2((high + 1) / max(reached, 1)))} times as large."
         yield place.finding(rules.UNUSED_RANGE, reason, remedy)
 
@@ -352,8 +352,6 @@ def _sums(tensor: ir.TensorProtocol, channels: int, group: int, *turns: tuple[in
 def _accumulator(
     node: ir.Node, op: Op, name: str, sums: _WeightSums, bias: _Parameter | None, widths: Mapping[str, Any]
 ) -> _Accumulator:
-    scales = {n: node.attributes[n].as_float() for n in ("scale_x", "scale_w", "scale_o") if n in node.attributes}
-    is_known = len(scales) == 3 and all(math.isfinite(s) and s > 0 for s in scales.values())
     return _Accumulator(
         sums=sums,
         bias=np.zeros(len(sums.positive), np.int64) if bias is None else bias.tensor.numpy().astype(np.int64),
@@ -361,19 +359,24 @@ def _accumulator(
         # what a recurrent layer feeds back is its own output
         data_bits=widths["o_bits"] if name == "w_hh" else widths["data_bits"],
         output_bits=widths["o_bits"],
-        ratio=scales["scale_o"] / (scales["scale_x"] * scales["scale_w"]) * _channel_powers(node, len(sums.positive))
-        if is_known
-        else None,
+        ratio=_ratio(node, len(sums.positive)),
         is_gate=op.is_recurrent,
         is_unsigned=(name == "w" and _has_unsigned(node.inputs[0]), makes_unsigned(node)),
     )
 
 
-def _channel_powers(node: ir.Node, channels: int) -> NDArray[np.float64]:
-    """2^−e of each channel's exponent e; ones where a layer has none, or another number of them, which settings are judged for."""
+def _ratio(node: ir.Node, channels: int) -> NDArray[np.float64] | None:
+    """By what each channel's sum is multiplied: scale_o / (scale_x·scale_w·2^e); None where the scales give no number.
+
+    e is 0 where a layer has no exponents, or another number of them than channels, which settings are judged for.
+    """
+    scales = {n: node.attributes[n].as_float() for n in ("scale_x", "scale_w", "scale_o") if n in node.attributes}
+    if len(scales) < 3 or not all(math.isfinite(s) and s > 0 for s in scales.values()):
+        return None
     given = node.attributes.get("exponents_w")
     exponents = given.as_ints() if given is not None and given.type == ir.AttributeType.INTS else ()
-    return np.exp2(-np.array(exponents, float)) if len(exponents) == channels else np.ones(channels)
+    powers = np.exp2(-np.array(exponents, float)) if len(exponents) == channels else np.ones(channels)
+    return scales["scale_o"] / (scales["scale_x"] * scales["scale_w"]) * powers
 
 
 def _has_unsigned(value: ir.Value | None) -> bool:

@@ -32,7 +32,7 @@ from linger.graph.core.nodes import (
     op_of,
     opset_of,
 )
-from linger.graph.core.rewiring import remove_nodes
+from linger.graph.core.rewiring import drop_unused
 from linger.graph.core.tensor_types import QUANTIZED, infer_element_types, integer_bits
 from linger.graph.files.model_io import copied
 from linger.numeric.onnx.kernel import OnnxKernel
@@ -205,14 +205,11 @@ def _extension_misfits(node: ir.Node, op: Op, attributes: Mapping[str, Any]) -> 
     if attributes.get("o_unsigned") and attributes[str(op.output_bits)] != _PLAIN_ELEMENT_BITS:
         yield f"o_unsigned is for 8 bits, and {op.output_bits} = {attributes[str(op.output_bits)]}. Remove it, or give 8 bits."
     given = dict(zip(op.form(len(node.inputs)), node.inputs, strict=False))
-    for name in [name for name in _SCALED if attributes.get(name)]:
-        sizes = [_size(given.get(_SCALED[name]), axis) for axis in (0, 1)]
-        channels = (
-            None if None in sizes else op.output_channels([size or 0 for size in sizes], attributes.get("group", 1))
-        )
-        count = len(attributes[name])
-        if channels not in (None, count):
-            yield f"{name} has {count} numbers for {channels} output channels. Give one to each, in their order."
+    for name, weight in _SCALED.items():
+        exponents, sizes = attributes.get(name), [_size(given.get(weight), axis) for axis in (0, 1)]
+        channels = None if None in sizes else op.output_channels([n or 0 for n in sizes], attributes.get("group", 1))
+        if exponents and channels not in (None, len(exponents)):
+            yield f"{name} has {len(exponents)} numbers for {channels} output channels. Give one to each, in their order."
 
 
 def _size(value: ir.Value | None, axis: int) -> int | None:
@@ -246,7 +243,7 @@ def _neutral_input(model: ir.Model, node: ir.Node, op: Op, name: str) -> ir.Valu
     if name in ("low", "high") and first is not None and first.dtype in QUANTIZED:
         ends = np.iinfo(first.dtype.numpy())
         title = f"linger.{name}_{'u' * (ends.min == 0)}{ends.bits}"
-        return _initializer(model, title, np.asarray(ends.max if name == "high" else ends.min, ends.dtype))
+        return _initializer(model, title, np.asarray({"low": ends.min, "high": ends.max}[name], ends.dtype))
     raise UnsupportedError(f"{describe(node)}: input {name!r} is missing. Connect it.")
 
 
@@ -406,9 +403,7 @@ def build_function(
     results = op.body(kernel, *op.arrange(arguments), **references, **defaults)
     outputs = _materialized(kernel, op, results)
     graph = ir.Graph(inputs, outputs, nodes=kernel.nodes, opset_imports={"": opset})
-    for node in reversed(kernel.nodes):  # steps of a body that this form of the op does without
-        if not any(value in outputs or value.uses() for value in node.outputs):
-            remove_nodes([node])
+    drop_unused(value for node in kernel.nodes for value in node.outputs)  # steps that this form of the op does without
     parameters = [ir.Attr(n, ATTRIBUTE_TYPES[each.kind], None) for n, each in (references | kernel.derived).items()]
     domain = _domain(op, arity, extensions, unsigned, is_narrow_exact=is_narrow_exact)
     if kernel.depends_on_element and element_bits != _PLAIN_ELEMENT_BITS:

@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -112,7 +112,7 @@ class _ByteWriter(FormWriter):
         """What stands for 0, for this node alone."""
         return self.initializer(zero, dtype, "zero_point")
 
-    def holds(self, x: _Carrier | None) -> bool:
+    def holds(self, x: _Carrier | None) -> TypeGuard[_Carrier]:
         """Whether the result has every number that a carrier stands for."""
         return x is not None and (x.zero == 0 if self.is_unsigned else x.is_limited)
 
@@ -249,8 +249,8 @@ def add(w: _ByteWriter) -> _Carrier | ir.Value | None:
     is_exact = max(ratios) == 1 and min(ratios) >= _SMALLEST_RATIO if has_rounding else max(ratios) <= _LARGEST_RATIO
     if not is_exact or (w.carrier_of(w.input(0)) is None and w.carrier_of(w.input(1)) is None):
         return None
-    operands = [operand for operand in (w.carry(w.input(0)), w.carry(w.input(1))) if operand is not None]
-    return _sum(w, operands, ratios, is_relu=is_relu) if len(operands) == 2 else None
+    x, y = w.carry(w.input(0)), w.carry(w.input(1))
+    return None if x is None or y is None else _sum(w, (x, y), ratios, is_relu=is_relu)
 
 
 def _sum(
@@ -272,7 +272,7 @@ def _sum(
 def clip(w: _ByteWriter) -> _Carrier | ir.Value | None:
     """Clip of the carrier between what stands for the thresholds; a ReLU's are 0 and the largest number."""
     (low, high), x = _limits(w.node), w.carrier_of(w.input(0))
-    if low is None or high is None or x is None or high < low or (x.zero == 0 and high < 0):
+    if low is None or high is None or x is None or high < max(low, -x.zero):
         return None
     has_low, has_high = low > -x.zero, high + x.zero < x.highest
     ends: list[ir.Value | None] = [w.initializer(low + x.zero, np.uint8, "limit") if has_low else None]
@@ -294,7 +294,7 @@ def max_pool(w: _ByteWriter) -> _Carrier | ir.Value | None:
 def cat(w: _ByteWriter) -> _Carrier | ir.Value | None:
     """Concat of carriers, where nothing changes its scale, and nothing is too large or too small for the result."""
     a, count = w.attributes, len(w.node.inputs)
-    carriers = [x for x in (w.carrier_of(w.input(i)) for i in range(count)) if x is not None and w.holds(x)]
+    carriers = [x for x in (w.carrier_of(w.input(i)) for i in range(count)) if w.holds(x)]
     zeros = {x.zero for x in carriers}
     if len(carriers) < count or len(zeros) > 1 or any(a[f"scale_x_{i}"] != a["scale_o"] for i in range(count)):
         return None

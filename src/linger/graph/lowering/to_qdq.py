@@ -287,9 +287,9 @@ def _plan_product(w: _QdqWriter, *, is_transposed: bool = False) -> _Product | s
     a, weight, bias = w.attributes, w.known(1), w.known(2)
     if weight is None or bias is None:
         return "its weights are not constant, so the sum has no known bound"
-    exponents, is_unsigned = a.get("exponents_w", ()), w.kind is np.uint8
+    exponents, is_unsigned = np.asarray(a.get("exponents_w") or 0, np.int64), w.kind is np.uint8
     rows = by_output(np.abs(weight.astype(np.int16)), a["group"] if is_transposed else None)
-    shifts = math.frexp(a["scale_x"] * a["scale_w"] / a["scale_o"])[1] - 1 + np.asarray(exponents or 0, np.int64)
+    shifts = math.frexp(a["scale_x"] * a["scale_w"] / a["scale_o"])[1] - 1 + exponents
     chosen, zero_point, nudge = _rounding_bias(bias, shifts, is_unsigned=is_unsigned, is_symmetric=w.is_symmetric)
     shift = int(np.min(shifts))  # where an error is largest
     has_half, reasons = bool((shifts > 0).any()) and not nudge, []
@@ -304,7 +304,7 @@ def _plan_product(w: _QdqWriter, *, is_transposed: bool = False) -> _Product | s
         error = _in_lsb(_relative_rounding(rows.shape[1]) * total, shift)
         reasons.append(f"its sum may reach {total:.3g}, beyond what float32 adds exactly")
     saturated = _in_lsb(_saturation(rows), shift) if rows.max(initial=0) > SAFE_WEIGHT else 0
-    errors, powers = (error, _TIE if has_half else 0, saturated), 2.0 ** np.asarray(exponents or 0, np.float64)
+    errors, powers = (error, _TIE * has_half, saturated), 2.0**exponents
     return _Product(weight, chosen, zero_point, errors, "; ".join(reasons), nudge, powers, int(is_transposed))
 
 

@@ -47,8 +47,8 @@ def replace_idle_clips(model: ir.Model) -> Changes:
     neither 0 nor out of reach; the same integers.
     """
     changes = Changes()
-    for node in [node for node in all_nodes(model) if node.op_type == "Clip" and node.inputs]:
-        x = node.inputs[0]
+    for node in [node for node in all_nodes(model) if node.op_type == "Clip"]:
+        x = next(iter(node.inputs), None)
         bits = integer_bits(getattr(x, "dtype", None))
         if x is not None and bits is not None and x.dtype in INTEGERS:
             _replace_if_idle(node, x, limits(bits), changes)

@@ -396,12 +396,12 @@ def _is_dialect_pair(first: ir.Node, second: ir.Node, facts: Callable[[], Propag
     fact = facts().fact(q)
     held = None if q.dtype not in (None, fact.element) else fact.bits  # else the file contradicts itself
     is_same_sign = (fact.element == ir.DataType.UINT8) == bool(quant.get("o_unsigned"))
-    return held is not None and is_same_sign and _comes_back(held, quant["data_bits"], quant["scale_x"])
+    return is_same_sign and _comes_back(held, quant["data_bits"], quant["scale_x"])
 
 
-def _comes_back(held: int, bits: int, scale: float) -> bool:
+def _comes_back(held: int | None, bits: int, scale: float) -> bool:
     is_exact = bits <= _WIDEST_EXACT and _SMALLEST_SCALE <= scale <= _LARGEST_SCALE
-    return is_exact and storage_bits(held) == storage_bits(bits) and held <= bits
+    return held is not None and is_exact and storage_bits(held) == storage_bits(bits) and held <= bits
 
 
 def _settings(node: ir.Node) -> dict[str, Any] | None:

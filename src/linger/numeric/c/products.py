@@ -230,7 +230,7 @@ class CProducts(CArithmetic):
         offset = self._own_bias(x.node, len(shifts))
         if offset is None or offset.known is None or not isinstance(rule, Total) or max(shifts) >= WIDTHS[INT32]:
             return None
-        held = offset.known.astype(np.int64) + [1 << (s - 1) if s > 0 else 0 for s in shifts]
+        held = offset.known.astype(np.int64) + [(1 << max(s, 0)) >> 1 for s in shifts]
         interval, more = (int(held.min()), int(held.max())), 1 << max(max(shifts) - 1, 0)
         reach, result = ((low, high + more) for low, high in (rule.reach, rule.result))
         if arithmetic_type(reach, result, interval) != INT32:

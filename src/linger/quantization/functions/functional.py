@@ -89,7 +89,7 @@ def run_functional(
     operands = _taken(op, operands, runtime)
     if runtime.target is not None and is_saturation(op, settings, runtime.target):
         return saturate(operands[0], settings["high"], runtime, real)
-    if op.name == AVERAGE and runtime.target is not None and find_chip(runtime.target) is not None:
+    if op.name == AVERAGE and find_chip(runtime.target) is not None:
         first, settings = pooled_twice(op, settings, operands[0], runtime)
         operands = [first]
     now = runtime.now

@@ -86,7 +86,7 @@ class QuantRecurrent(HasWidths):
     def __init__(self, op: Op, source: Any, widths: Widths, runtime: Runtime) -> None:
         # a cell is one layer of one direction, whose parameters have no suffix
         layers, is_both = getattr(source, "num_layers", 1), getattr(source, "bidirectional", False)
-        backs = range(2 if is_both else 1)
+        backs = range(1 + bool(is_both))
         ranges = [range_suffix(layer, back) for layer in range(layers) for back in backs]
         super().__init__(tuple(f"{name}{end}" for end in ranges for name in _RANGES))
         add_widths(self)

@@ -298,7 +298,7 @@ def _finished(
         notes.append(
             f"Left out, for it would not end within {session.budget.text}: {', '.join(left_out)}. Raise the budget."
         )
-    if steps and not any(step.is_kept for step in steps):
+    if {step.is_kept for step in steps} == {False}:
         notes.append(_NOTHING)
     notes += _goal_notes(session, steps)
     problems = _found_problems(session, notes)
