@@ -120,7 +120,7 @@ def repair(
         GraphError: The content is no model, or cannot be sorted.
         VerificationError: The check found a difference.
     """
-    is_for_chip = find_chip(target) is not None
+    is_for_chip = target is not None and find_chip(target) is not None
     source = model_name.source if isinstance(model_name, Network) else model_name
     with uncollected():
         model, before = load_broken(source)
