@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 import linger
-from linger.graph.lowering.bodies import known_tensors
-from linger.runtime.session import Session
-from linger.workflow.file_facts import FileFacts
+from tests.support.jobs import FileFacts
+from tests.support.lowering import known_tensors
 
 pytestmark = pytest.mark.needs_torch
 SHAPES = {
@@ -146,7 +145,7 @@ def test_a_lost_dequant_and_a_wrong_type_come_back(file):
     assert Counter(change.rule for change in done.changes)["insert_dequant"]
     assert linger.check(done.model).ok
     x = {"input": np.random.default_rng(0).normal(size=(1, 1, 8, 8)).astype(np.float32)}
-    assert np.array_equal(*[Session(m).run(None, x)[0] for m in (linger.graph.load(file), done.model)])
+    assert np.array_equal(*[linger.Session(m).run(None, x)[0] for m in (linger.graph.load(file), done.model)])
 
 
 def test_there_and_back_through_the_newer_dialect(file):

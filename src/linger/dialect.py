@@ -259,7 +259,7 @@ class _Properties:
     takes_unsigned: bool = False
     """Its data may be unsigned bytes; what other ops read is brought to signed ones before."""
     keeps_sign: bool = False
-    """Of operands that are never negative its result is not, either."""
+    """It takes unsigned bytes, and of operands that are never negative its result is not, either."""
     never_negative: bool = False
     """Its result is never negative."""
     keeps_shape: bool = False
@@ -484,6 +484,7 @@ class _Declaration(_Properties):
             UsageError: Another file has an op of this name.
         """
         properties = {each.name: getattr(self, each.name) for each in fields(_Properties)}
+        properties["takes_unsigned"] |= self.keeps_sign
         limit = self.limit
         if isinstance(limit, float):
             properties["limit"] = lambda _: limit  # it does not depend on the scales of the inputs

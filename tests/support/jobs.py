@@ -8,6 +8,7 @@ from linger.reporting.facts import LayerFacts, Proof, Quality, Run, read_run
 from linger.reporting.verdict import verdict_of
 from linger.workflow import quantize as job
 from linger.workflow.delivery import RunFile, Work, exported, placed, reported, sha256
+from linger.workflow.file_facts import FileFacts
 from linger.workflow.file_layers import CHUNK, Grid, Tally, origin_of
 from linger.workflow.model_quality import (
     QualityPass,
@@ -33,6 +34,7 @@ from linger.workflow.samples import (
 
 __all__ = [
     "CHUNK",
+    "FileFacts",
     "Grid",
     "LayerFacts",
     "Piece",

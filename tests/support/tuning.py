@@ -14,9 +14,8 @@ from linger.quantization.core.calibrate import real_copy
 from linger.quantization.core.quantized import QuantizedBase, ranges_of
 from linger.quantization.core.runtime import runtime_of
 from linger.quantization.core.stored import Kind
-from linger.tuning.autotune.budget import fitting_threads, on_threads, read_budget
-from linger.tuning.autotune.plan import EQUALIZED, TOGETHER
-from linger.tuning.autotune.result import Step, TuneStep
+from linger.tuning.autotune import tune as front
+from linger.tuning.autotune.result import Budget, Step, TuneStep, fitting_threads, on_threads
 from linger.tuning.autotune.search import (
     FOLDED,
     HEADROOM,
@@ -33,7 +32,7 @@ from linger.tuning.autotune.search import (
     t_quantile,
     unpaid,
 )
-from linger.tuning.autotune.steps import STEPS, quantized, start_of
+from linger.tuning.autotune.steps import EQUALIZED, STEPS, TOGETHER, quantized, start_of
 from linger.tuning.autotune.tune import repeatable
 from linger.tuning.equalization.equalize import Chains
 from linger.tuning.equalization.rules import RULES
@@ -84,6 +83,7 @@ __all__ = [
     "checked_metric",
     "error_db",
     "fitting_threads",
+    "front",
     "gap_of",
     "is_better",
     "layers_of",
@@ -108,6 +108,8 @@ __all__ = [
     "unpaid",
     "watch_flow",
 ]
+
+read_budget = Budget.read
 
 
 def session_of(reference: nn.Module, parts: Parts, steps: object = None) -> Search:

@@ -3,7 +3,7 @@
 
 An entry is a paragraph. Its key is the text of the line, not its number:
 
-    tuning/autotune/plan.py
+    tuning/autotune/steps.py
         if steps >= _LEAST_STEPS:
         - steps >= _LEAST_STEPS
         + steps > _LEAST_STEPS

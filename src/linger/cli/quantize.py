@@ -72,9 +72,7 @@ def quantize(
     ] = None,
     input_range: Annotated[
         tuple[float, float] | None,
-        typer.Option(
-            help="The lowest and the highest number that an input may have, as in 0 1; else what the data show."
-        ),
+        typer.Option(help="The lowest and highest number that an input may have, as in 0 1; else what the data show."),
     ] = None,
     per_channel: Annotated[
         bool | None,

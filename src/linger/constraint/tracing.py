@@ -313,15 +313,14 @@ def _unfollowed(conv: nn.Module, wiring: Wiring) -> Iterator[str]:
         return
     calls, runs = wiring.convolved[conv], len(wiring.inputs[conv])
     others = sorted({name for given, _ in calls for name in _unlike(conv, given)})
+    readers = {wiring.feeds_only_batch_norm(y) for _, y in calls}
     reasons = {
-        "which does not convolve with its weight as it is, or uses it elsewhere too": not _passes(
-            conv, "weight", wiring
-        ),
-        "which does not convolve with its bias as it is, or uses it elsewhere too": not _passes(conv, "bias", wiring),
+        f"which does not convolve with its {name} as it is, or uses it elsewhere too": not _passes(conv, name, wiring)
+        for name in ("weight", "bias")
+    } | {
         f"which convolves {len(calls)} times in {runs} calls": len(calls) != runs,
         f"which convolves with another {listing(others)} than its attributes say": bool(others),
-        "and not its batch norm alone reads what it convolves": None
-        in {wiring.feeds_only_batch_norm(y) for _, y in calls},
+        "and not its batch norm alone reads what it convolves": None in readers,
     }
     for reason in (reason for reason, is_so in reasons.items() if is_so):
         yield f"its convolution is a {type(conv).__name__} with a forward of its own, {reason}"

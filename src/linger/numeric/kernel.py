@@ -439,9 +439,7 @@ class Sample:
         image, taps, bias = (7, 6)[:size], (3, 3)[:size], {"bits": 32, "low": -9000, "high": 9000}
         more: dict[str, Any] = {"output_padding": (0,) * size} if transposed else {}
 
-        def sample(
-            name: str, channels: tuple[int, int], group: int = 1, *, unsigned: bool = False, **how: Any
-        ) -> Sample:
+        def made(name: str, channels: tuple[int, int], group: int = 1, *, unsigned: bool = False, **how: Any) -> Sample:
             inside, outside = channels
             weights = (inside, outside // group, *taps) if transposed else (outside, inside // group, *taps)
             x, b = (DrawUnsigned if unsigned else Draw)((2, inside, *image)), Draw((outside,), **bias)
@@ -449,14 +447,14 @@ class Sample:
 
         several = (0, 3, 1, 7, 2, 0)
         return (
-            sample("a scale for each channel", (3, 4), exponents_w=several[:4]),
-            sample("a scale for each channel, groups", (4, 6), 2, exponents_w=several),
-            sample("a scale for each channel, depthwise", (5, 5), 5, exponents_w=several[:5], shift=3),
-            sample("a scale for each channel, no shift", (3, 4), exponents_w=several[:4], shift=0),
-            sample("a scale for each channel, shifted far", (3, 4), exponents_w=(9, 0, 12, 4), shift=9),
-            sample("unsigned input", (3, 4), unsigned=True),
-            sample("unsigned output", (3, 4), o_unsigned=1),
-            sample("unsigned, a scale for each channel", (4, 6), 2, unsigned=True, exponents_w=several, o_unsigned=1),
+            made("a scale for each channel", (3, 4), exponents_w=several[:4]),
+            made("a scale for each channel, groups", (4, 6), 2, exponents_w=several),
+            made("a scale for each channel, depthwise", (5, 5), 5, exponents_w=several[:5], shift=3),
+            made("a scale for each channel, no shift", (3, 4), exponents_w=several[:4], shift=0),
+            made("a scale for each channel, shifted far", (3, 4), exponents_w=(9, 0, 12, 4), shift=9),
+            made("unsigned input", (3, 4), unsigned=True),
+            made("unsigned output", (3, 4), o_unsigned=1),
+            made("unsigned, a scale for each channel", (4, 6), 2, unsigned=True, exponents_w=several, o_unsigned=1),
         )
 
     @staticmethod

@@ -15,14 +15,7 @@ from linger.numeric import blocks, curves
 from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
 
 
-@op(
-    "iqAdaptiveAvgPool",
-    has_platform_quant=False,
-    keeps_open_sizes=False,
-    is_for_open_sizes=True,
-    takes_unsigned=True,
-    keeps_sign=True,
-)
+@op("iqAdaptiveAvgPool", has_platform_quant=False, keeps_open_sizes=False, is_for_open_sizes=True, keeps_sign=True)
 def iq_adaptive_avgpool(
     k: Kernel[T],
     x: T,
@@ -44,9 +37,8 @@ def iq_adaptive_avgpool(
     empty = k.mul(k.sum_along(k.sum_along(k.wide(x), 0), 1), k.scalar(0.0))  # [1, 1, height, width], also of no images
     area = _windows(k, k.add(empty, k.scalar(1.0)), rows, columns)
     mean = k.mul(total, curves.window_reciprocal(k, area))
-    return blocks.requantize(
-        k, mean, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits, unsigned=o_unsigned
-    )
+    source, target = k.scalar(scale_x), k.scalar(scale_o)
+    return blocks.requantize(k, mean, source=source, target=target, bits=o_bits, unsigned=o_unsigned)
 
 
 def _windows(k: Kernel[T], x: T, rows: T, columns: T) -> T:

@@ -19,7 +19,6 @@ from linger.numeric.kernel import Draw, Kernel, Sample, T
     float_op="Add",
     chip_limits=("sum",),
     state_name="iqadd__default_index",
-    takes_unsigned=True,
     keeps_sign=True,
 )
 def iq_add(

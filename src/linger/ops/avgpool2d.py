@@ -23,7 +23,6 @@ _WHOLE_AREA = {"count_include_pad": 1, "divisor_override": -1}
     widest_data=16,
     float_op="AveragePool",
     chip_limits=("average", "pool", "pool-window"),
-    takes_unsigned=True,
     keeps_sign=True,
 )
 def avgpool2d_int(
@@ -46,9 +45,8 @@ def avgpool2d_int(
     """
     total = k.window_sum(x, kernel_shape=kernel_shape, strides=strides, pads=pads)
     mean = k.mul(total, k.derive("window_reciprocal", fixed.window_reciprocal, kernel_shape))
-    return blocks.requantize(
-        k, mean, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits, unsigned=o_unsigned
-    )
+    source, target = k.scalar(scale_x), k.scalar(scale_o)
+    return blocks.requantize(k, mean, source=source, target=target, bits=o_bits, unsigned=o_unsigned)
 
 
 @avgpool2d_int.refuse

@@ -22,7 +22,6 @@ from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
     state_name="function_bmm",
     has_own_counter=True,
     switch="bmm",
-    takes_unsigned=True,
     keeps_sign=True,
 )
 def bmm_int(

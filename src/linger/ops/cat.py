@@ -18,7 +18,6 @@ from linger.numeric.kernel import UNSIGNED, Draw, Kernel, Sample, T
     chip_limits=("join",),
     picks=True,
     state_name="iqcat",
-    takes_unsigned=True,
     keeps_sign=True,
 )
 def iq_cat(k: Kernel[T], *xs: T, scale_o: float, dim: int, o_bits: int = 8, o_unsigned: int = 0, **scales: float) -> T:

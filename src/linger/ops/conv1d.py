@@ -48,13 +48,7 @@ def conv1d_int(
         x, w, b, x_bits=data_bits, w_bits=parameter_bits, strides=strides, pads=pads, dilations=dilations, group=group
     )
     return blocks.requantize_product(
-        k,
-        accumulator,
-        (scale_x, scale_w),
-        scale_o,
-        o_bits,
-        exponents=exponents_w,
-        unsigned=o_unsigned,
+        k, accumulator, (scale_x, scale_w), scale_o, o_bits, exponents=exponents_w, unsigned=o_unsigned
     )
 
 

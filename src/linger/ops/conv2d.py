@@ -49,13 +49,7 @@ def conv2d_int(
         x, w, b, x_bits=data_bits, w_bits=parameter_bits, strides=strides, pads=pads, dilations=dilations, group=group
     )
     return blocks.requantize_product(
-        k,
-        accumulator,
-        (scale_x, scale_w),
-        scale_o,
-        o_bits,
-        exponents=exponents_w,
-        unsigned=o_unsigned,
+        k, accumulator, (scale_x, scale_w), scale_o, o_bits, exponents=exponents_w, unsigned=o_unsigned
     )
 
 
@@ -65,6 +59,7 @@ _sample = Sample.convolution
 
 _BIAS = {"bits": 32, "low": -9000, "high": 9000}
 
+_UNSIGNED_BEYOND = DrawUnsigned((1, 80, 3, 3), low=240), Draw((3, 80, 3, 3), low=120), Draw((3,), **_BIAS)
 conv2d_int.samples = (
     _sample("plain", Draw((2, 3, 6, 5)), Draw((4, 3, 3, 3)), Draw((4,), **_BIAS), pads=(1, 1, 1, 1)),
     _sample("no bias, strided", Draw((1, 2, 7, 7)), Draw((3, 2, 3, 3)), None, strides=(2, 2)),
@@ -90,12 +85,5 @@ conv2d_int.samples = (
     _sample("empty batch", Draw((0, 2, 4, 4)), Draw((3, 2, 3, 3)), None),
     _sample("one element", Draw((1, 1, 1, 1)), Draw((1, 1, 1, 1)), Draw((1,), **_BIAS)),
     *Sample.extended_convolutions(2),
-    _sample(
-        "unsigned, accumulator beyond 2^24",
-        DrawUnsigned((1, 80, 3, 3), low=240),
-        Draw((3, 80, 3, 3), low=120),
-        Draw((3,), **_BIAS),
-        shift=17,
-        o_unsigned=1,
-    ),
+    _sample("unsigned, accumulator beyond 2^24", *_UNSIGNED_BEYOND, shift=17, o_unsigned=1),
 )

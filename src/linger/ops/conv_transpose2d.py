@@ -65,13 +65,7 @@ def conv_transpose2d_int(
         group=group,
     )
     return blocks.requantize_product(
-        k,
-        accumulator,
-        (scale_x, scale_w),
-        scale_o,
-        o_bits,
-        exponents=exponents_w,
-        unsigned=o_unsigned,
+        k, accumulator, (scale_x, scale_w), scale_o, o_bits, exponents=exponents_w, unsigned=o_unsigned
     )
 
 

@@ -115,12 +115,9 @@ def float32_suffices(inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -
     An output scale beyond 2^20 would shift the result out of float32.
     """
     a = attributes
-    of_input = largest_gate(
-        inputs["w_ih"], inputs["b_ih"], a["data_bits"], a["scale_i"] * a["scale_iw"], a.get("exponents_iw", ())
-    )
-    of_state = largest_gate(
-        inputs["w_hh"], inputs["b_hh"], a["o_bits"], a["scale_h"] * a["scale_hw"], a.get("exponents_hw", ())
-    )
+    input_scale, state_scale = a["scale_i"] * a["scale_iw"], a["scale_h"] * a["scale_hw"]
+    of_input = largest_gate(inputs["w_ih"], inputs["b_ih"], a["data_bits"], input_scale, a.get("exponents_iw", ()))
+    of_state = largest_gate(inputs["w_hh"], inputs["b_hh"], a["o_bits"], state_scale, a.get("exponents_hw", ()))
     state = 2.0 ** (a["o_bits"] - 1) * Q7 / a["scale_h"]
     return of_input < 2.0**22 and of_state < 2.0**17 and state < 2.0**16 and a["scale_h"] <= 2.0**20
 

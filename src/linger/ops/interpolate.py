@@ -19,12 +19,7 @@ _ONE = 2.0 ** (2 * curves.WEIGHT_BITS)
 
 
 @op(
-    "iqInterpolate",
-    has_platform_quant=False,
-    keeps_open_sizes=False,
-    sized_inputs=("rows", "columns"),
-    takes_unsigned=True,
-    keeps_sign=True,
+    "iqInterpolate", has_platform_quant=False, keeps_open_sizes=False, sized_inputs=("rows", "columns"), keeps_sign=True
 )
 def iq_interpolate(
     k: Kernel[T],

@@ -10,13 +10,7 @@ from linger.dialect import op
 from linger.numeric.kernel import Draw, Kernel, Sample, T
 
 
-@op(
-    "iqLargest",
-    has_platform_quant=False,
-    is_scale_free=True,
-    keeps_open_sizes=False,
-    is_for_open_sizes=True,
-)
+@op("iqLargest", has_platform_quant=False, is_scale_free=True, keeps_open_sizes=False, is_for_open_sizes=True)
 def iq_largest(k: Kernel[T], x: T, *, dims: int, o_bits: int = 8) -> T:
     """O = max x along the axis `dims`."""
     return k.store(k.max_along(k.wide(x), dims), o_bits)

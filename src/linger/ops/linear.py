@@ -38,16 +38,9 @@ def linear_int(
     o_unsigned: int = 0,
 ) -> T:
     """Y = sat(⌊(x·wᵀ + b)·scale_o/(scale_x·scale_w) + ½⌋), the sum exact; w is [out, in]."""
-    accumulator = k.linear(x, w, b, x_bits=data_bits, w_bits=parameter_bits)
+    sums = k.linear(x, w, b, x_bits=data_bits, w_bits=parameter_bits)
     return blocks.requantize_product(
-        k,
-        accumulator,
-        (scale_x, scale_w),
-        scale_o,
-        o_bits,
-        exponents=exponents_w,
-        has_last_channels=True,
-        unsigned=o_unsigned,
+        k, sums, (scale_x, scale_w), scale_o, o_bits, exponents=exponents_w, has_last_channels=True, unsigned=o_unsigned
     )
 
 
@@ -56,6 +49,7 @@ linear_int.layer("torch.nn.Linear")(no_settings)
 
 _BIAS = {"bits": 32, "low": -5000, "high": 5000}
 
+_FOUR_CHANNELS = Draw((4, 10)), Draw((4,), **_BIAS)
 linear_int.samples = (
     Sample.product("plain", (Draw((3, 10)), Draw((4, 10)), Draw((4,), **_BIAS)), shift=7),
     Sample.product("no bias, three axes", (Draw((2, 3, 6)), Draw((5, 6)), None), shift=6),
@@ -71,15 +65,11 @@ linear_int.samples = (
     Sample.product("accumulator beyond 2^24", (Draw((2, 2048), low=100), Draw((3, 2048), low=100), None), shift=18),
     Sample.product("empty batch", (Draw((0, 6)), Draw((5, 6)), None), shift=6),
     Sample.product("one element", (Draw((1, 1)), Draw((1, 1)), Draw((1,), **_BIAS)), shift=6),
-    Sample.product(
-        "a scale for each channel",
-        (Draw((3, 10)), Draw((4, 10)), Draw((4,), **_BIAS)),
-        exponents_w=(0, 3, 1, 7),
-    ),
+    Sample.product("a scale for each channel", (Draw((3, 10)), *_FOUR_CHANNELS), exponents_w=(0, 3, 1, 7)),
     Sample.product("unsigned input", (DrawUnsigned((3, 10)), Draw((4, 10)), None)),
     Sample.product(
         "unsigned, a scale for each channel, three axes",
-        (DrawUnsigned((2, 3, 10)), Draw((4, 10)), Draw((4,), **_BIAS)),
+        (DrawUnsigned((2, 3, 10)), *_FOUR_CHANNELS),
         exponents_w=(2, 0, 5, 1),
         o_unsigned=1,
     ),

@@ -12,7 +12,7 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, Sample, T
 
 
-@op("iqMax", limit=min, picks=True, state_name="iqmax", takes_unsigned=True, keeps_sign=True)
+@op("iqMax", limit=min, picks=True, state_name="iqmax", keeps_sign=True)
 def iq_max(
     k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0
 ) -> T:

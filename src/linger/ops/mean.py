@@ -23,7 +23,7 @@ def _finest(scales: Iterable[float]) -> float:
     return min(scales) * 2.0**_FINER
 
 
-@op("iqMean", limit=_finest, state_name="iqmean__default_index", takes_unsigned=True, keeps_sign=True)
+@op("iqMean", limit=_finest, state_name="iqmean__default_index", keeps_sign=True)
 def iq_mean(
     k: Kernel[T], x: T, *, dims: int, scale_x: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0
 ) -> T:

@@ -12,7 +12,7 @@ from linger.numeric import blocks
 from linger.numeric.kernel import Kernel, Sample, T
 
 
-@op("iqMin", limit=min, picks=True, state_name="iqmin", has_own_counter=True, takes_unsigned=True, keeps_sign=True)
+@op("iqMin", limit=min, picks=True, state_name="iqmin", has_own_counter=True, keeps_sign=True)
 def iq_min(
     k: Kernel[T], x: T, y: T, *, scale_x: float, scale_y: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0
 ) -> T:

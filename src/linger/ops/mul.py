@@ -20,7 +20,6 @@ from linger.numeric.kernel import UNSIGNED, Draw, Kernel, Sample, T
     float_op="Mul",
     chip_limits=("factor",),
     state_name="iqmul__default_index",
-    takes_unsigned=True,
     keeps_sign=True,
 )
 def iq_mul(

@@ -26,26 +26,15 @@ def requant(
     )
 
 
+def _sample(name: str, x: Draw, o_bits: int, shift: int, **more: int) -> Sample:
+    scales = {"scale_x": 32.0, "scale_o": 32.0 * 2.0**shift}
+    return Sample(name, (x,), {"data_bits": x.bits, "o_bits": o_bits, **scales, **more})
+
+
+_WIDTHS = ((8, 16, 8), (16, 8, -8), (8, 32, 24), (8, 8, -3), (8, 8, 2), (16, 4, -12), (8, 8, 0))
 requant.samples = (
-    *(
-        Sample(
-            f"{data_bits} to {o_bits} bits, shift {shift}",
-            (Draw((3, 5), data_bits),),
-            {"data_bits": data_bits, "o_bits": o_bits, "scale_x": 32.0, "scale_o": 32.0 * 2.0**shift},
-        )
-        for data_bits, o_bits, shift in (
-            (8, 16, 8),
-            (16, 8, -8),
-            (8, 32, 24),
-            (8, 8, -3),
-            (8, 8, 2),
-            (16, 4, -12),
-            (8, 8, 0),
-        )
-    ),
-    Sample("unsigned to signed", (UNSIGNED,), {"data_bits": 8, "o_bits": 8, "scale_x": 32.0, "scale_o": 16.0}),
-    Sample("unsigned to 16 bits", (UNSIGNED,), {"data_bits": 8, "o_bits": 16, "scale_x": 32.0, "scale_o": 4096.0}),
-    Sample(
-        "to unsigned", (Draw((3, 5)),), {"data_bits": 8, "o_bits": 8, "scale_x": 32.0, "scale_o": 64.0, "o_unsigned": 1}
-    ),
+    *(_sample(f"{bits} to {o_bits} bits, shift {n}", Draw((3, 5), bits), o_bits, n) for bits, o_bits, n in _WIDTHS),
+    _sample("unsigned to signed", UNSIGNED, 8, -1),
+    _sample("unsigned to 16 bits", UNSIGNED, 16, 7),
+    _sample("to unsigned", Draw((3, 5)), 8, 1, o_unsigned=1),
 )

@@ -18,15 +18,13 @@ from linger.numeric.kernel import Draw, DrawUnsigned, Kernel, Sample, T
     limit=min,
     if_missing="Replace the sum by an average pool, or by a product with a matrix of ones.",
     state_name="iqsum__default_index",
-    takes_unsigned=True,
     keeps_sign=True,
 )
 def iq_sum(k: Kernel[T], x: T, *, dims: int, scale_x: float, scale_o: float, o_bits: int = 8, o_unsigned: int = 0) -> T:
     """O = sat(⌊Σx·scale_o/scale_x + ½⌋) along the axis `dims`."""
     total = k.sum_along(k.wide(x), dims)
-    return blocks.requantize(
-        k, total, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits, unsigned=o_unsigned
-    )
+    source, target = k.scalar(scale_x), k.scalar(scale_o)
+    return blocks.requantize(k, total, source=source, target=target, bits=o_bits, unsigned=o_unsigned)
 
 
 iq_sum.real(lambda torch, x, *, dims, **_: torch.sum(x, dims, keepdim=True))

@@ -45,7 +45,6 @@ _SAME = 1e-3
 _ONE_INPUT = "The data are one input that cannot be split, so every step was judged on the data that it saw."
 _TWO_INPUTS = "The data are two inputs, so the reported figure is measured on the one by which steps were chosen."
 
-
 Interval = tuple[float, float]
 """The lowest and the highest number that an input may have."""
 
@@ -65,10 +64,8 @@ class Parts:
     @property
     def samples(self) -> tuple[int, int, int]:
         """How many samples each part has; none is reported on where that is what chooses."""
-        learned, chosen, reported = (
-            sum(map(self._count, part)) for part in (self.tuning, self.choosing, self.reported)
-        )
-        return learned, chosen, 0 if self.reported is self.choosing else reported
+        learned, chosen, told = (sum(map(self._count, part)) for part in (self.tuning, self.choosing, self.reported))
+        return learned, chosen, 0 if self.reported is self.choosing else told
 
     def _count(self, batch: Batch) -> int:
         return len(values_of(batch)[0]) if self.are_rows else 1
@@ -82,10 +79,8 @@ class Parts:
         if not self.are_rows:
             return [part[i * total // count] for i in range(count)]
         each = [max(1, size * count // total) for size in sizes]
-        return [
-            rows_of_batch(b, slice(None, n * (size // n), size // n))
-            for b, n, size in zip(part, each, sizes, strict=True)
-        ]
+        rows = (slice(None, n * (size // n), size // n) for n, size in zip(each, sizes, strict=True))
+        return list(map(rows_of_batch, part, rows))
 
 
 def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
@@ -255,9 +250,7 @@ def _independent(batches: Sequence[Batch], *, are_rows: bool) -> int:
     recordings, which count instead.
     """
     first: dict[int, list[Tensor]] = {}
-    for part in (
-        part for batch in batches for part in values_of(batch)[:1] if isinstance(part, Tensor) and part.numel()
-    ):
+    for part in (part for b in batches for part in values_of(b)[:1] if isinstance(part, Tensor) and part.numel()):
         rows = part.detach().reshape(len(part) if are_rows else 1, -1).float()
         first.setdefault(rows.shape[1], []).append(rows)
     return sum(_different(torch.cat(rows)[:_COMPARED]) for rows in first.values())
@@ -334,9 +327,5 @@ def _grouped(stretches: Sequence[Sequence[Batch]]) -> list[Batch]:
     """Rows as about eight batches, none of more than 32 rows, each of rows of one shape."""
     rows = _apart(stretches)
     size = min(_LARGEST, max(1, len(rows) // (2 * _ONE_IN)))
-    alike = (list(some) for _, some in itertools.groupby(rows, _shapes))
+    alike = (list(some) for _, some in itertools.groupby(rows, lambda row: [part.shape for part in values_of(row)]))
     return [joined_rows(some[i : i + size]) for some in alike for i in range(0, len(some), size)]
-
-
-def _shapes(row: Batch) -> tuple[torch.Size, ...]:
-    return tuple(part.shape for part in values_of(row))

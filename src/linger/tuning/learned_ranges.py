@@ -124,9 +124,8 @@ class LearnedRanges:
             product = partial(accumulate, op, attributes, x, frozen.weight.detach(), bias)
             self._ask(f"{path}.o", result.content, product, result.scale, result.signed_bits)
             if layer.ranges["w"].rows is None:  # channels have the exponents that calibration found
-                self._ask(
-                    f"{path}.w", frozen.weight, partial(folded_weight, layer), frozen.scale_w, layer.widths.parameter
-                )
+                folded = partial(folded_weight, layer)
+                self._ask(f"{path}.w", frozen.weight, folded, frozen.scale_w, layer.widths.parameter)
 
     def _ask(self, key: str, rounded: Tensor, real: Callable[[], Tensor], scale: float, bits: int) -> None:
         number = self._numbers.get(key.lstrip("."))

@@ -65,10 +65,7 @@ class OutputError:
             self.require_alike(expected, outputs)
             sizes = {len(t) if t.dim() else 0 for t in (*float_tensors(values_of(batch)), *expected)}
             rows = max(sizes) if len(sizes) == 1 and sizes != {0} else 1
-            pairs = [
-                (as_real(f).reshape(rows, -1), as_real(q).reshape(rows, -1))
-                for f, q in zip(expected, outputs, strict=True)
-            ]
+            pairs = [[as_real(t).reshape(rows, -1) for t in pair] for pair in zip(expected, outputs, strict=True)]
             sums = [torch.stack(((f**2).sum(1), ((f - q) ** 2).sum(1)), 1) for f, q in pairs]
             powers.append(torch.stack(sums) if sums else torch.zeros(1, rows, 2))
         signal, noise = torch.cat(powers, 1).unbind(2)

@@ -25,9 +25,8 @@ from linger.quantization.setup.marking import choose_widths
 from linger.reporting.facts import HELD_OUT, METRIC_DATA, SEEN, TEST, Quality
 from linger.reporting.verdict import LOW_AGREEMENT, LOW_SIGNAL, figure_text
 from linger.targets import find_chip
-from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
-from linger.tuning.autotune.plan import GAIN_DB
-from linger.tuning.autotune.steps import refuse_not_finite, start_of
+from linger.tuning.autotune.result import Budget, fitting_threads, on_threads
+from linger.tuning.autotune.steps import GAIN_DB, refuse_not_finite, start_of
 from linger.tuning.autotune.tune import INTERRUPTED, tune
 from linger.tuning.held_out import split
 from linger.tuning.mixed_precision.find_bits import find_bits
@@ -124,7 +123,7 @@ def quantize(
     classes = require_decisions(model, seen, kept, settings.goal if measure is None else None)
     batches, parts = _batches(seen, settings)
     every = [kept.pieces[0].arguments] if kept.are_rows else [*batches, *(p.arguments for p in kept.pieces)]
-    edges = edges_of(model, every, can_open=settings.target is None or find_chip(settings.target) is None)
+    edges = edges_of(model, every, can_open=find_chip(settings.target) is None)
     threads = fitting_threads(model, batches[0])
     with on_threads(threads), tempfile.TemporaryDirectory(prefix="linger.") as folder:
         budget = settings.budget or usual_budget(model, batches)
@@ -226,8 +225,7 @@ _Seen = tuple[list[Batch], list[Batch]]
 
 def _batches(seen: Samples, settings: QuantizeSettings) -> tuple[list[Batch], _Seen]:
     """What tuning may see; and apart, to learn from and to choose by, where recordings must not be parted; else for both at once."""
-    groups = {piece.group for piece in seen.pieces}
-    parts = seen.divided() if len(groups) > 1 else (seen, replace(seen, pieces=()))
+    parts = seen.divided() if len({p.group for p in seen.pieces}) > 1 else (seen, replace(seen, pieces=()))
     size = batch_size(len(parts[0]), settings.batch)
     made = [p.arguments for p in parts[0].batches(size)], [p.arguments for p in parts[1].batches(settings.batch)]
     return made[0] + made[1], made
@@ -272,7 +270,7 @@ def _with_offer(
     if missed is None or settings.widths != Widths() or made.quality[-1].data == SEEN:
         return made
     tell("16 bits: what a few tensors would gain")
-    wide, whole = copy.deepcopy(models[0]), read_budget(budget)
+    wide, whole = copy.deepcopy(models[0]), Budget.read(budget)
     limit = Budget(whole.text, _OFFER_SHARE * whole.seconds_left, _OFFER_SHARE * whole.trials_left)
     usual = _GOALS.get(missed.unit, "")
     goal, wish = (settings.goal, "") if settings.goal else (usual, f" --goal '{usual}'")

@@ -56,12 +56,8 @@ class QuantizeSettings:
     opset: int | None = None  # the opset of the file; None: the usual one
     batch: int = 32  # samples of a batch
     input_range: tuple[float, float] | None = None  # what a number of an input may be; None: what the data show
-    per_channel: bool | None = (
-        None  # whether weights have one scale for each output channel; None: where the target has it
-    )
-    unsigned: bool | None = (
-        None  # whether activations that are never negative use 0 … 255; None: where the target has it
-    )
+    per_channel: bool | None = None  # a scale of the weights for each output channel; None: where the target has it
+    unsigned: bool | None = None  # 0 … 255 for activations that are never negative; None: where the target has it
     c: Path | None = None  # a folder to write the network to as C, proven on this machine; None: no C
     cut: bool = False  # whether the program in C leaves float ops outside, where there are some
     force: bool = False  # whether files of a former run may be replaced

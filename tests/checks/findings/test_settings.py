@@ -3,7 +3,6 @@
 import pytest
 
 import linger
-from linger.runtime.session import Session
 from tests.support.check_cases import text_model
 from tests.support.findings import findings_of
 
@@ -128,4 +127,4 @@ def test_hostile_extensions_are_findings_and_nothing_fails(extension, target):
     assert wrong
     assert all(f.node == "l (LinearInt)" for f in wrong)
     with pytest.raises(linger.LingerError):
-        Session(proto)
+        linger.Session(proto)

@@ -3,8 +3,7 @@
 import pytest
 
 from linger.checks import target_findings
-from linger.targets import read_target
-from tests.support.chip import TARGETS, WIDTHS, WINDOW, findings, model_of, node, only_finding
+from tests.support.chip import TARGETS, WIDTHS, WINDOW, findings, model_of, node, only_finding, read_target
 from tests.support.onnx_text import parse
 
 SUM = {"scale_x": 16.0, "scale_y": 16.0, "scale_o": 16.0}

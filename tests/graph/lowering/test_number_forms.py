@@ -7,14 +7,18 @@ import onnx_ir as ir
 import pytest
 
 import linger
-from linger.graph.lowering.bodies import known_tensors
-from linger.graph.lowering.byte_layers import write_byte_layers
-from linger.graph.lowering.to_qdq import to_qdq
-from linger.runtime.reference import Reference
-from linger.runtime.session import LEVELS, has_saturating_products
 from tests.support.comparison import assert_same
 from tests.support.kernels import kernels, mixed_products, optimized
-from tests.support.lowering import attach_functions, expand_dialect
+from tests.support.lowering import (
+    LEVELS,
+    Reference,
+    attach_functions,
+    expand_dialect,
+    has_saturating_products,
+    known_tensors,
+    to_qdq,
+    write_byte_layers,
+)
 
 BITS = "data_bits: int = 8, parameter_bits: int = 8, o_bits: int = 8"
 SCALES = "scale_x: float = 16.0, scale_w: float = 64.0, scale_o: float = 16.0"

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import linger
-from linger.tuning.autotune import plan
-from linger.tuning.autotune.plan import affordable, expected_seconds, training_steps, usual_plan
+from linger.tuning.autotune.steps import ALWAYS, affordable, expected_seconds, training_steps, usual_plan
 from tests.support.tuning import (
     EQUALIZED,
     FOLDED,
@@ -193,4 +192,4 @@ def test_a_step_costs_what_it_has_cost_or_a_number_of_passes(model: nn.Module) -
     assert expected_seconds(session, Step("equalize", PLAIN, PLAIN)) == pytest.approx(20 * 0.8)
     assert expected_seconds(session, Step("of a user", PLAIN, PLAIN)) == pytest.approx(0.8)
     assert expected_seconds(session, Step("distill", PLAIN, PLAIN)) == 0.0
-    assert set(plan.ALWAYS) == {"fuse", "choose_ranges"}
+    assert set(ALWAYS) == {"fuse", "choose_ranges"}

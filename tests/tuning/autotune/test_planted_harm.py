@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import linger
-from linger.tuning.autotune import tune as front
-from tests.support.tuning import PLAIN, Parts, Search, Step, Trial, ranges_of
+from tests.support.tuning import PLAIN, Parts, Search, Step, Trial, front, ranges_of
 
 Case = tuple[nn.Module, list[Tensor]]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import linger
 from linger.quantization.core.observation import is_calibrating
-from linger.tuning.autotune import plan
+from linger.tuning.autotune import steps as plan
 from linger.tuning.autotune import tune as front
 from linger.tuning.autotune.result import Problem
 from linger.tuning.autotune.tune import problems_of, wide_shares

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import linger
-import linger.tuning.autotune.tune as front
 from tests.support.noisy_layers import net_with_outlier, vectors
-from tests.support.tuning import PLAIN, STEPS, Search, Step, Trial, layers_of, quantized, session_of, split
+from tests.support.tuning import PLAIN, STEPS, Search, Step, Trial, front, layers_of, quantized, session_of, split
 
 SETTINGS = {"is_of_metric": False, "max_wide_layers": 6, "max_trials": 200, "batches": 8}
 X = vectors(160)

@@ -302,9 +302,8 @@ def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
     integers = {i: _of_input(node, name, i, by_newer=True) for i, name in enumerate(names) if name in _STATED_BY_NEWER}
     scale, bits = op.result
     own = [name for name in ("scale_o", scale) if name in node.attributes]
-    output = StatedFormat(
-        read_scale(node, *own), read_bits(node, "o_bits", bits), [*own, "scale_o"][0], makes_unsigned(node)
-    )
+    attribute = [*own, "scale_o"][0]
+    output = StatedFormat(read_scale(node, *own), read_bits(node, "o_bits", bits), attribute, makes_unsigned(node))
     older = None if op.older is None else _older_op(op.older, OLDER)
     return StatedFormats(integers, outputs=_one_quantized(node, output), signed=_signed(older, names))
 

@@ -421,10 +421,8 @@ def _fits(bits: int, fact: TensorFormat, value: ir.Value) -> bool:
     """Whether a tensor can be read with a width: in the same storage, and not with fewer bits than it has."""
     producer = value.producer()
     if producer is None or producer.op_type == "Constant":
-        return fact.element in (
-            integer_type(bits),
-            integer_type(bits, is_unsigned=bits == _BYTE),
-        )  # nothing but its storage says how wide a given tensor is
+        # nothing but its storage says how wide a given tensor is
+        return fact.element in (integer_type(bits), integer_type(bits, is_unsigned=bits == _BYTE))
     storage = integer_bits(fact.element)
     return fact.bits is not None and bits >= fact.bits and (storage is None or bits <= storage)
 

@@ -23,15 +23,7 @@ from linger.graph.core.dialects import (
     stated_formats,
 )
 from linger.graph.core.nodes import Finding, all_nodes, describe, inner_graphs, is_in_order
-from linger.graph.core.tensor_types import (
-    INTEGERS,
-    OLDEST_OPSET,
-    QUANTIZED,
-    REALS,
-    constant_type,
-    integer_bits,
-    takes,
-)
+from linger.graph.core.tensor_types import INTEGERS, OLDEST_OPSET, QUANTIZED, REALS, constant_type, integer_bits, takes
 from linger.graph.qdq.qdq_node import COMPARE, MOVE, MOVE_BYTES, bounds_of
 from linger.numeric.onnx.writer import integer_type
 

@@ -126,12 +126,8 @@ def helper_text(names: Iterable[str]) -> str:
     return "".join("\n" + text for name, text in _ALL.items() if name in used)
 
 
-_TYPES = {
-    "bool": "uint8_t",
-    "uint8": "uint8_t",
-    "float32": FLOAT,
-    **{f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)},
-}
+_TYPES = {"float32": FLOAT, **dict.fromkeys(("bool", "uint8"), "uint8_t")}
+_TYPES |= {f"int{bits}": f"int{bits}_t" for bits in (8, 16, 32, 64)}
 _WIDTH_OF = {"uint8_t": 8, FLOAT: 32, **{f"int{bits}_t": bits for bits in (8, 16, 32, 64)}}
 _PLAIN = {
     "⌊": "floor(", "⌋": ")", "⌉": " + 0.5)", "½": "0.5", "·": "*", "∗": "conv", "−": "-", "Σ": "sum ", "ᵀ": "'",
@@ -279,7 +275,8 @@ class Unit:
             name, tuple(map(_buffer, nodes)), outputs, tuple(draft.scratch), "", places, is_static=self._is_static
         )
         is_apart = self._is_static and draft.is_crowded and bool(draft.includes)
-        function = replace(function, changed=_changed(draft, function), is_apart=is_apart)
+        changed = {i: draft.changed[b.name] for i, b in enumerate(function.inputs) if b and b.name in draft.changed}
+        function = replace(function, changed=changed, is_apart=is_apart)
         function = replace(function, text=_function_text(function, body, title, draft.lines))
         self._functions[name] = function
         self._helpers |= draft.helpers
@@ -313,11 +310,6 @@ def _changeable(nodes: Sequence[Node | None], inputs: Sequence[Input | None]) ->
     """The arrays whose content the function may choose."""
     pairs = zip(map(_buffer, nodes), inputs, strict=True)
     return frozenset(b.name for b, x in pairs if b is not None and x is not None and x.may_change)
-
-
-def _changed(draft: Draft, function: CFunction) -> dict[int, Array]:
-    """The content that it has chosen, by the place of the input."""
-    return {i: draft.changed[b.name] for i, b in enumerate(function.inputs) if b and b.name in draft.changed}
 
 
 def elementwise_inputs(

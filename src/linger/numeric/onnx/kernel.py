@@ -447,9 +447,8 @@ class OnnxKernel(OnnxProducts):
         A partial sum is at most all tables and the reach, and a multiple of the factor and of ½.
         """
         count, factor = len(tables.starts), self.narrow(cell.factor)
-        matrix = self.emit(
-            "Transpose", [self.mul(self.narrow(cell.w), self._of_rows(factor, _MATRIX))], FLOAT, perm=(1, 0)
-        )
+        rows = self.mul(self.narrow(cell.w), self._of_rows(factor, _MATRIX))
+        matrix = self.emit("Transpose", [rows], FLOAT, perm=(1, 0))
         offset = self.add(self.mul(self.narrow(cell.b), factor), self.constant(0.5, FLOAT))
         starts = self._by_gate(cell, tables.starts)
         find = self.entries(tables.joint, starts)

@@ -394,7 +394,7 @@ class OnnxProducts(OnnxWriter):
         self,
         x: OnnxValue,
         w: OnnxValue,
-        b: OnnxValue | None,
+        b: _Bias,
         x_bits: int | AttributeRef,
         transposed_group: int | AttributeRef | None = None,
     ) -> OnnxValue:
@@ -404,10 +404,8 @@ class OnnxProducts(OnnxWriter):
         if w.known is not None and offset is not None and not isinstance(x_bits, AttributeRef):
             assert not isinstance(transposed_group, AttributeRef)  # attributes are all numbers, or none is
             sums = by_output(np.abs(w.known.astype(np.float64)), transposed_group).sum(axis=1)
-            bound = sums.max(initial=0.0) * 2.0 ** (x_bits - sign_bits) + np.abs(offset.astype(np.float64)).max(
-                initial=0.0
-            )
-            return self.scalar(bound)
+            largest = np.abs(offset.astype(np.float64)).max(initial=0.0)
+            return self.scalar(sums.max(initial=0.0) * 2.0 ** (x_bits - sign_bits) + largest)
         if transposed_group is None:
             totals = self._reduce("ReduceSum", self._reshape(self.emit("Abs", [self.wide(w)], DOUBLE), [0, -1]), [1])
         else:

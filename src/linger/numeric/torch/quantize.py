@@ -37,10 +37,8 @@ others are that times 2^e, e the exponent of a channel (`exponents_of`).
 """
 
 LARGEST_CHANNEL_EXPONENT = 12
-"""The most that a channel's scale is finer than the tensor's: weights 4096 times smaller than the largest keep their 8 bits.
-
-A finer one would only lengthen the shift behind the sum, beyond what float32 holds with the half of the rounding.
-"""
+"""The most that a channel's scale is finer than the tensor's: weights 4096 times smaller than the largest keep their 8 bits. A finer
+one would only lengthen the shift behind the sum, beyond what float32 holds with the half of the rounding."""
 
 
 def base_of(scale: Scale) -> Scale:
@@ -306,14 +304,12 @@ class _RoundWeight(torch.autograd.Function):
     ) -> Any:
         result = memory.like(weight)
         source = weight if factor is None else torch.mul(weight, factor, out=result)
-        chosen = choose_scale(
-            rows[0](source) if rows else largest_magnitude(source) if stays_there else max_abs(source)
-        )
-        scale = rows[1](chosen, source) if rows else chosen
+        found = choose_scale(rows[0](source) if rows else largest_magnitude(source) if stays_there else max_abs(source))
+        scale = rows[1](found, source) if rows else found
         if isinstance(scale, Tensor):
             scale = scale.to(result.dtype)
             torch.mul(source, scale, out=result).add_(0.5).floor_()
-            ctx.mark_non_differentiable(chosen)
+            ctx.mark_non_differentiable(found)
         else:
             half = torch.full((), 0.5, dtype=result.dtype, device=result.device)
             torch.add(half, source, alpha=scale, out=result).floor_()
@@ -324,7 +320,7 @@ class _RoundWeight(torch.autograd.Function):
             result.clamp_(low, high)
         ctx.save_for_backward(factor, is_held)
         ctx.slope = None if is_real else scale.detach() if isinstance(scale, Tensor) else scale
-        return result.mul_(1.0 / scale) if is_real else result, chosen
+        return result.mul_(1.0 / scale) if is_real else result, found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

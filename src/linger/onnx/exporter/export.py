@@ -335,9 +335,8 @@ def _completed(model: Exportable, call: ExampleCall, options: ExportOptions, run
     """The options with the model's chip and a name for every input and output, checked against a run of the model."""
     options = _with_target(options, None if runtime is None else runtime.target)
     check_options(options, is_quantized=runtime is not None)
-    if (
-        options.target is None or find_chip(options.target) is None
-    ):  # nothing is written otherwise for what has no limits
+    chip = None if options.target is None else find_chip(options.target)
+    if chip is None:  # nothing is written otherwise for what has no limits
         options = replace(options, target=None)
     with kept_attributes(model):
         tensors = tensors_in(run_once(model, call))
@@ -355,9 +354,8 @@ def _with_target(options: ExportOptions, own: str | None) -> ExportOptions:
         f"export: the model computes as {own} does (linger.init), not as {options.target}. "
         f"Leave target out, or quantize the model anew with linger.init(model, target={options.target!r}).",
     )
-    is_for_chips = (
-        own is not None and find_chip(own) is not None and options.form in PACKED_FORMS and options.is_update_dequant
-    )
+    is_packed = options.form in PACKED_FORMS and options.is_update_dequant
+    is_for_chips = own is not None and find_chip(own) is not None and is_packed
     return replace(options, target=own) if is_for_chips else options
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
@@ -18,8 +18,7 @@ from linger.analysis.batches import Batch, fresh, run_batch
 from linger.errors import LingerError, UsageError, counted
 from linger.quantization.core.quantized import ranges_of
 from linger.quantization.core.stored import Kind
-from linger.tuning.autotune.budget import Budget
-from linger.tuning.autotune.result import Numbers, Settings, Step, TuneStep
+from linger.tuning.autotune.result import Budget, Numbers, Settings, Step, TuneStep
 from linger.tuning.held_out import Parts, shifted
 from linger.tuning.mixed_precision.find_bits import BitRow
 from linger.tuning.mixed_precision.goals import Metric, checked_metric
@@ -33,7 +32,6 @@ _PASSES_AT_THE_END = 15.0
 
 PLAIN, FOLDED = "direct", "folded"
 """The branches that begin with plain calibration, and with batch norms folded."""
-
 
 _SURE_DB = 0.1
 """A step must not make the error on the data that it learned from larger by more: less does not show in figures with one decimal."""
@@ -132,19 +130,16 @@ def gap_of(choosing: tuple[Score, Score], reported: tuple[Score, Score]) -> str:
         chance = t_quantile(0.975, freedom) * math.sqrt(sum(parts))
     if first - second <= max(chance, _RELEVANT_DB):
         return ""
-    return (
-        f"tuning gains {first:.1f} dB on samples that chose its steps and {second:.1f} dB on the others, where chance explains "
-        f"{chance:.1f} dB"
-    )
+    gains_told = f"{first:.1f} dB on samples that chose its steps and {second:.1f} dB on the others"
+    return f"tuning gains {gains_told}, where chance explains {chance:.1f} dB"
 
 
 def objection(score: Score, before: Score, *, is_cut: bool = False, care: float = 1.0) -> str:
     """Why a step is dropped; nothing where it is kept.
 
-    The metric decides where it differs. Else the error must fall by more than the noise of the samples that choose, so that one
-    lucky sample is not enough: alone it moves the mean by exactly its own standard error; by twice as much (`care`) where the data
-    are few. And on the data that steps learn from
-    the error must not rise by more than 0.1 dB; not at all where a range was cut (`is_cut`), as numbers that it lost are lost.
+    The metric decides where it differs. Else the error must fall by more than the noise of the samples that choose, as one lucky
+    sample alone moves the mean by exactly its own standard error; by twice as much (`care`) where the data are few. On data to learn
+    from it must not rise by more than 0.1 dB; not at all where a range was cut (`is_cut`), as numbers that it lost are lost.
 
     >>> objection(Score(0.1), Score(0.2)), objection(Score(0.2, metric=0.9), Score(0.1, metric=0.8))
     ('', '')
@@ -175,10 +170,8 @@ def below_plain(score: Score, plain: Score, before: Score | None = None) -> str:
     A branch that began below plain calibration may come nearer to it.
     """
     losses = {}
-    for (name, one), (_, after), (_, other) in zip(
-        plain.shifted, score.shifted, (before or plain).shifted, strict=False
-    ):
-        least = max(one, other, key=lambda score: score.error)
+    for (name, one), (_, after), (_, old) in zip(plain.shifted, score.shifted, (before or plain).shifted, strict=False):
+        least = max(one, old, key=lambda score: score.error)
         allowed = _HEADROOM_DB if least.is_clearly_below(after) else _LARGE_DB
         if least.db - after.db > allowed:
             losses[name] = least.db - after.db
@@ -203,11 +196,8 @@ def unpaid(score: Score, before: Score, *, care: float = 1.0) -> tuple[str, str]
     return told if price > care * _PRICE_DB or gain <= max(price, _SURE_DB) else "", told
 
 
-_SHIFTED = 16
-"""Samples of the choosing part that are made brighter, darker and shifted."""
-
-_WATCHED = 64
-"""Samples of the learning part, of every batch, on which a step must not do harm."""
+_SHIFTED, _WATCHED = 16, 64
+"""Samples of the choosing part that are made brighter, darker and shifted; those of the learning part that no step may harm."""
 
 
 class Judge:
@@ -448,3 +438,6 @@ def _is_cut(model: nn.Module, before: nn.Module) -> bool:
 
 StepFunction = Callable[[Search, Trial, Settings], Trial]
 """Makes a model from another, which stays as it is."""
+
+Plan = Callable[[Search], Iterator[Step]]
+"""Gives the steps one after the other, each after the one before was judged."""

@@ -26,11 +26,27 @@ from linger.quantization.diagnosis.layer_comparison import LayerRow, compare_lay
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
 from linger.quantization.setup.marking import choose_widths
-from linger.tuning.autotune.budget import Budget, fitting_threads, on_threads, read_budget
-from linger.tuning.autotune.plan import ALWAYS, GAIN_DB, Plan, expected_seconds, usual_plan
-from linger.tuning.autotune.result import Problem, Round, Step, TuneResult, TuneStep
-from linger.tuning.autotune.search import Judge, Search, Trial, gap_of, is_better
-from linger.tuning.autotune.steps import STEPS, Start, quantized, start_of
+from linger.tuning.autotune.result import (
+    Budget,
+    Problem,
+    Round,
+    Step,
+    TuneResult,
+    TuneStep,
+    fitting_threads,
+    on_threads,
+)
+from linger.tuning.autotune.search import Judge, Plan, Search, Trial, gap_of, is_better
+from linger.tuning.autotune.steps import (
+    ALWAYS,
+    GAIN_DB,
+    STEPS,
+    Start,
+    expected_seconds,
+    quantized,
+    start_of,
+    usual_plan,
+)
 from linger.tuning.held_out import Parts, split
 from linger.tuning.mixed_precision.goals import Metric, read_goal
 from linger.tuning.remedy import OutputError, checked_data
@@ -176,7 +192,7 @@ def tune(
         UsageError: No data, data that the model does not accept or that are not finite, a metric that fails or returns
             no number, a budget that leaves nothing, a model that cannot be quantized. The model is as it was.
     """
-    left = read_budget(budget)
+    left = Budget.read(budget)
     widths = read_bits(bits, "tune")
     start = start_of(model, target, {"per_channel": per_channel, "unsigned": unsigned})
     if widths != Widths() and not widths.is_mixed:
@@ -323,22 +339,15 @@ def _of_channels(session: Search) -> list[str]:
     """What a scale for each output channel would give, where nobody has decided about it and no chip forbids it."""
     best, runtime = session.best, runtime_of(session.best.model)
     is_free = not (session.target or session.is_mixed or session.metric) and runtime_of(best.reference) is None
-    if (
-        runtime is None
-        or runtime.is_per_channel
-        or not is_free
-        or "per_channel" in session.numbers
-        or session.budget.is_spent
-    ):
+    is_decided = "per_channel" in session.numbers or runtime is None or runtime.is_per_channel
+    if is_decided or not is_free or session.budget.is_spent:
         return []
     own = quantized(best.reference, session.parts.tuning, None, {**session.numbers, "per_channel": True})
     gain = session.judge(own).db - best.score.db
     if gain < _MATTERS_DB:
         return []
-    return [
-        f'One scale of the weights for each output channel gives {gain:.1f} dB more on the choosing part, without a step: target="c" or '
-        "per_channel=True."
-    ]
+    given = f"One scale of the weights for each output channel gives {gain:.1f} dB more on the choosing part, without a step"
+    return [f'{given}: target="c" or per_channel=True.']
 
 
 def _found_problems(session: Search, notes: list[str]) -> tuple[Problem, ...]:

@@ -287,22 +287,13 @@ def float_means(
     attention: Sequence[str],
     biases: Sequence[str],
 ) -> Means:
-    """Run a float model, or a quantized one in real numbers (`real_copy`), and collect the means.
+    """Run a float model, fused or not, or a quantized one in real numbers (`real_copy`), and collect the means.
 
-    Args:
-        reference: The float model; its convolutions may be fused with their batch norms or not.
-        batches: What it runs on.
-        layers: Paths of products, and whether the quantized model has a batch norm folded into each.
-        recurrent: Paths of recurrent layers.
-        attention: Paths of attention layers, whose projections are products without a layer.
-        biases: Keys of biases that functions may add (F.linear in a user's own forward).
+    Paths tell layers that are products, with whether the quantized model has a batch norm folded into each, recurrent ones, and
+    those of attention, whose projections are products without a layer; keys the biases that functions may add.
     """
     recorder = _Recorder(reference, layers, biases)
-    hooks = (
-        (layers, recorder.leave_layer),
-        (recurrent, recorder.leave_recurrent),
-        (attention, recorder.leave_attention),
-    )
+    hooks = (layers, recorder.leave_layer), (recurrent, recorder.leave_recurrent), (attention, recorder.leave_attention)
     with evaluating(reference), recorder.trace as trace:
         for paths, leave in hooks:
             for module, path in {reference.get_submodule(path): path for path in paths}.items():

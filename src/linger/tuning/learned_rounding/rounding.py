@@ -189,9 +189,8 @@ def put_integers(layer: QuantLayer, frozen: Frozen, scale_x: float, fit: Fit) ->
     reach = limits(layer.widths.parameter)[1] / scales
     layer.ranges["w"].choose_range(tuple(reach.tolist()) if layer.ranges["w"].rows else float(reach[0]))
     again = layer.freeze(scale_x)
-    is_kept = (again.scale_w, again.exponents) == (scale, frozen.exponents) and bool(
-        (again.weight_integers.reshape(integers.shape) == integers).all()
-    )
+    is_same = again.weight_integers.reshape(integers.shape) == integers
+    is_kept = (again.scale_w, again.exponents) == (scale, frozen.exponents) and bool(is_same.all())
     if not is_kept:
         layer.load_state_dict(before)
         layer.ranges["w"].choose_range(chosen)

@@ -147,10 +147,8 @@ class _Recorder:
     # layers
     def enter(self, path: str, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook of a layer. A state that it is given has the width of its output, whatever that of its input."""
-        data: object = (
-            (args[0] if args else kwargs.get("input")) if isinstance(layer, QuantRecurrent) else (args, kwargs)
-        )
-        given = [t for t in tensors_of(data) if isinstance(t, QTensor) and t.scale is not None]
+        read: object = (args[:1] or kwargs.get("input")) if isinstance(layer, QuantRecurrent) else (args, kwargs)
+        given = [t for t in tensors_of(read) if isinstance(t, QTensor) and t.scale is not None]
         self.flow.read(self.keys_of(given), layer.op_name, path)
 
     def leave(self, path: str, layer: Layer, args: Any, kwargs: Any, result: Any) -> None:
@@ -163,10 +161,8 @@ class _Recorder:
         if not any(True for _ in layer.parameters()):
             self.flow.feed(self.keys_of((args, kwargs)), key)
         first = next(iter(tensors_of(result)), None)
-        of_each = 0 if first is None else first.numel()
-        self.flow.make(
-            key, layer.op_name, of_each * getattr(layer, "num_layers", 1)
-        )  # inner layers have its width, too
+        size = 0 if first is None else first.numel() * getattr(layer, "num_layers", 1)  # inner ones are as wide
+        self.flow.make(key, layer.op_name, size)
         self._set(result, frozenset({key}))
 
     # ops
@@ -215,9 +211,7 @@ class _Memory:
 
     def __init__(self) -> None:
         self._kept: list[Tensor] = []  # so that no id or address is given to another tensor
-        self._places: dict[
-            int, int
-        ] = {}  # the piece of memory of a tensor, by its id and by the address of its numbers
+        self._places: dict[int, int] = {}  # the piece of memory of a tensor, by its id and its address
         self._pieces: list[Lifetime] = []
         self._readers: list[int] = []  # how many ops read each piece
         self._convolved: set[int] = set()  # pieces that a convolution over two axes makes
