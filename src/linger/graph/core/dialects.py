@@ -10,7 +10,7 @@ checks say what a node must have.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -286,7 +286,7 @@ def _of_older(node: ir.Node) -> StatedFormats:
     reals = frozenset(i for i, name in enumerate(names) if name in real)
     scale = read_scale(node, "scale_o") or _default_scale(node, op)
     output = StatedFormat(scale, read_bits(node, "o_bits") or _default_bits(op), "scale_o", makes_unsigned(node))
-    return StatedFormats(integers, reals, _one_quantized(node, output), signed=_signed(op, names))
+    return StatedFormats(integers, reals, _one_quantized(node, output), signed=_signed(op, tuple(names)))
 
 
 @cache
@@ -305,10 +305,11 @@ def _of_newer(node: ir.Node, op: NewerOp) -> StatedFormats:
     attribute = [*own, "scale_o"][0]
     output = StatedFormat(read_scale(node, *own), read_bits(node, "o_bits", bits), attribute, makes_unsigned(node))
     older = None if op.older is None else _older_op(op.older, OLDER)
-    return StatedFormats(integers, outputs=_one_quantized(node, output), signed=_signed(older, names))
+    return StatedFormats(integers, outputs=_one_quantized(node, output), signed=_signed(older, tuple(names)))
 
 
-def _signed(op: Op | None, names: Iterable[str]) -> frozenset[int]:
+@cache
+def _signed(op: Op | None, names: tuple[str, ...]) -> frozenset[int]:
     """The inputs that cannot be unsigned bytes; of an unknown op nothing is known."""
     taken = names if op is None else _DATA if op.takes_unsigned else ()
     return frozenset(i for i, name in enumerate(names) if name not in taken)
