@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Type, scale and width of every tensor, from the inputs to the outputs; contradictions are findings, never guesses.
 
-One walk over the nodes. Every input of every node is a use. A use takes the integers of a tensor, or it needs real numbers;
-then a Dequant must stand before it. Where integers are needed behind a Dequant, the walk ignores that Dequant.
+Every input of a node is a use. It takes integers, or needs real numbers and a Dequant before it, which is ignored where integers follow.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ from linger.numeric.onnx.writer import integer_type
 
 OutputPolicy = Literal["declared", "float", "integer"]
 _CONSTANTS = ("Constant", "ConstantOfShape")
-_BYTE = 8
 _INLINE = "Inline the function, or give it the same kind of numbers everywhere."
 
 
@@ -402,11 +400,10 @@ def _expect_integers(book: FormatBook, node: ir.Node, index: int, stated: Stated
 
 def _expect_sign(book: FormatBook, node: ir.Node, index: int) -> None:
     """An input must not be unsigned bytes, because the op does not take them."""
-    value = Use(node, index).value
-    fact = book.fact(value)
+    fact = book.fact(node.inputs[index])
     if fact.is_quantized and fact.element == ir.DataType.UINT8:
         half = "half its scale" if fact.scale is None else f"the scale {fact.scale / 2:g}"
-        reason = f"it takes signed integers, and {value.name!r} has unsigned bytes"
+        reason = f"it takes signed integers, and {Use(node, index).value.name!r} has unsigned bytes"
         book.find(node, reason, f"Put a Requant to 8 bits at {half} between, as an export does.", OPERAND_TYPE)
 
 
@@ -421,8 +418,8 @@ def _fits(bits: int, fact: TensorFormat, value: ir.Value) -> bool:
     """Whether a tensor can be read with a width: in the same storage, and not with fewer bits than it has."""
     producer = value.producer()
     if producer is None or producer.op_type == "Constant":
-        # nothing but its storage says how wide a given tensor is
-        return fact.element in (integer_type(bits), integer_type(bits, is_unsigned=bits == _BYTE))
+        types = integer_type(bits), integer_type(bits, is_unsigned=bits == 8)
+        return fact.element in types  # nothing but its storage says how wide a given tensor is
     storage = integer_bits(fact.element)
     return fact.bits is not None and bits >= fact.bits and (storage is None or bits <= storage)
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Element type, scale and width of a tensor; where its numbers come from unchanged; which tensors must hold integers.
 
-The first part says what standard ops do: which move, select, join or compare numbers, and so may do it with integers. The last
-part is the state of the walk in `propagation.py`.
+First what standard ops do: which move, select, join or compare numbers, and so may do it with integers. Last the state of the walk.
 """
 
 from __future__ import annotations

@@ -357,7 +357,8 @@ def attach_functions(model: ir.Model, *, is_for_shapes: bool = False, is_normal:
 
 def _numbers_of(node: ir.Node, op: Op, *, is_for_shapes: bool) -> tuple[frozenset[str], tuple[int, ...]]:
     """The extensions that a node uses, but exponents where only shapes count, and the places of its unsigned inputs."""
-    extensions = extensions_of(attributes_of(node, op))
+    has_none = EXTENSIONS.keys().isdisjoint(node.attributes.data)
+    extensions = frozenset[str]() if has_none else extensions_of(attributes_of(node, op))
     unsigned = tuple(i for i, x in enumerate(node.inputs) if x is not None and x.dtype == ir.DataType.UINT8)
     return extensions & {"o_unsigned"} if is_for_shapes else extensions, unsigned
 

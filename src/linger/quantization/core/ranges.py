@@ -40,7 +40,7 @@ from linger.numeric.torch.quantize import (
     widened_range,
 )
 from linger.quantization.core.observation import Histogram
-from linger.quantization.core.qtensor import Origin, QTensor, compute, products_in, to_carrier
+from linger.quantization.core.qtensor import Origin, QTensor, compute, to_carrier
 from linger.quantization.core.runtime import OpCall, Pass, Runtime
 from linger.quantization.core.stored import (
     EVERYTHING,
@@ -515,8 +515,9 @@ class Range:
     ) -> QTensor:
         """A product, requantized to the observed range unless the pass is in real numbers. `taps`: products in each sum."""
         now, scale_w = call.now, base_of(scale_w) if isinstance(scale_w, Tensor) else scale_w
+        # as `products_in` counts; in a trace the count would fix an open batch size
+        call.note(macs=0 if now.is_exporting else int((q.content if call.op.is_transposed else y).numel() * taps))
         if now.is_real:
-            call.note(macs=products_in(call, q, y, taps))
             return self.observe_output(call, y, bits, at_most=q.scale * scale_w, is_relu=is_relu)
         is_unsigned = call.runtime.is_unsigned and self.users.are_unsigned(call, bits)
         magnitude = self.observe(y, call.name, now, is_relu=is_relu)
@@ -526,7 +527,6 @@ class Range:
         how = {"is_relu": is_fused, "can_saturate": can_saturate, "is_owned": self.learned is None}
         values = fake_quantize(to_carrier(y, bits), scale_o, room, **how)
         values = self.learn(values, y, scale_o, room, now, is_relu=is_fused)
-        call.note(macs=products_in(call, q, y, taps))
         result = QTensor(values, scale_o, bits, call.runtime, is_nonnegative=is_fused, is_unsigned=is_unsigned)
         result.origins = self.origins(call)
         return result

@@ -138,8 +138,8 @@ def objection(score: Score, before: Score, *, is_cut: bool = False, care: float 
     """Why a step is dropped; nothing where it is kept.
 
     The metric decides where it differs. Else the error must fall by more than the noise of the samples that choose, as one lucky
-    sample alone moves the mean by exactly its own standard error; by twice as much (`care`) where the data are few. On data to learn
-    from it must not rise by more than 0.1 dB; not at all where a range was cut (`is_cut`), as numbers that it lost are lost.
+    sample alone moves the mean by exactly its own standard error; by twice as much (`care`) where the data are few. On learning data
+    it must not rise by more than 0.1 dB; not at all where a range was cut (`is_cut`), as numbers that it lost are lost.
 
     >>> objection(Score(0.1), Score(0.2)), objection(Score(0.2, metric=0.9), Score(0.1, metric=0.8))
     ('', '')
