@@ -121,14 +121,26 @@ def test_harm_to_what_steps_learn_from_is_no_gain() -> None:
 def test_other_data_must_not_fall_below_plain_calibration() -> None:
     plain = of(1.0, 1.0, shifted=(("gain 2", of(1.0, 1.0)), ("offset +0.125", of(4.0, 4.0))))
 
-    def step(first: tuple[float, ...], second: float) -> Score:
-        return of(0.1, 0.1, shifted=(("gain 2", of(*first)), ("offset +0.125", of(second, second))))
+    def step(first: tuple[float, ...], second: float, error: float = 0.9) -> Score:
+        return of(error, error, shifted=(("gain 2", of(*first)), ("offset +0.125", of(second, second))))
 
     assert not below_plain(step((1.05, 1.05), 4.0), plain)
     assert below_plain(step((1.1, 1.1), 1.0), plain) == "0.4 dB below plain calibration where the input has gain 2"
     assert not below_plain(step((1.25, 0.95), 1.0), plain)  # 0.4 dB, which is noise
     assert "1.1 dB" in below_plain(step((1.6, 1.0), 1.0), plain)  # one sample that is lost is lost
     assert not below_plain(step((1.5, 1.5), 3.9), plain, step((1.6, 1.6), 4.0))  # it comes nearer
+
+
+def test_a_large_gain_may_cost_a_part_of_it_but_not_where_it_is_worst() -> None:
+    plain = of(1.0, 1.0, shifted=(("gain 2", of(1.0, 1.0)), ("offset +0.125", of(4.0, 4.0))))
+
+    def step(first: float, second: float) -> Score:
+        return of(0.1, 0.1, shifted=(("gain 2", of(first, first)), ("offset +0.125", of(second, second))))  # 10 dB
+
+    assert not below_plain(step(1.7, 1.0), plain)  # 2.3 dB of them
+    assert "2.6 dB" in below_plain(step(1.8, 1.0), plain)
+    assert not below_plain(step(1.0, 4.2), plain)  # 0.2 dB at the worst
+    assert "0.4 dB" in below_plain(step(1.0, 4.4), plain)
 
 
 def test_headroom_has_a_price() -> None:

@@ -159,9 +159,15 @@ def is_better(score: Score, best: Score) -> bool:
     return not objection(score, best)
 
 
-_HEADROOM_DB, _LARGE_DB = 0.3, 1.0
-"""On brighter, darker and shifted data a step must not fall below plain calibration by more than the first where that is no noise, and
-never by more than the second."""
+_HEADROOM_DB, _LARGE_DB, _PART = 0.3, 1.0, 0.25
+"""On brighter, darker and shifted data a step must not fall below plain calibration by more than the first where that is no noise, nor
+by more than the second; or than this part of what it gains on data as they are, as long as the worst of all does not fall."""
+
+
+def _least(plain: Score, before: Score | None) -> dict[str, Score]:
+    """What a step must not fall below, by what was done to the data: plain calibration, or a branch that began below it."""
+    pairs = zip(plain.shifted, (before or plain).shifted, strict=False)
+    return {name: max(one, old, key=lambda score: score.error) for (name, one), (_, old) in pairs}
 
 
 def below_plain(score: Score, plain: Score, before: Score | None = None) -> str:
@@ -170,9 +176,11 @@ def below_plain(score: Score, plain: Score, before: Score | None = None) -> str:
     A branch that began below plain calibration may come nearer to it.
     """
     losses = {}
-    for (name, one), (_, after), (_, old) in zip(plain.shifted, score.shifted, (before or plain).shifted, strict=False):
-        least = max(one, old, key=lambda score: score.error)
+    worst_db = min((one.db for one in _least(plain, before).values()), default=math.inf)
+    for (name, after), least in zip(score.shifted, _least(plain, before).values(), strict=False):
         allowed = _HEADROOM_DB if least.is_clearly_below(after) else _LARGE_DB
+        if after.db > worst_db - _HEADROOM_DB:
+            allowed = max(allowed, _PART * (score.db - plain.db))
         if least.db - after.db > allowed:
             losses[name] = least.db - after.db
     worst = max(losses, key=losses.__getitem__, default="")

@@ -371,7 +371,9 @@ def usual_plan(session: Search) -> Iterator[Step]:
             yield Step("correct_biases", TOGETHER, TOGETHER)
         yield from _ranges(session, base)
         yield Step("correct_biases", base, base)
-    yield Step("equalize", EQUALIZED, base)
+    runtime = runtime_of(session.branches[base].model)
+    if runtime is None or not runtime.is_per_channel:  # scales of channels do what equalization does
+        yield Step("equalize", EQUALIZED, base)
     yield from _mixed(session, base) if session.is_mixed else _narrow(session, base)
     nearest = min(session.branches, key=lambda name: session.branches[name].score.error)
     if nearest != session.best_branch:  # it may only lack room
