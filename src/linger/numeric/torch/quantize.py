@@ -37,15 +37,13 @@ others are that times 2^e, e the exponent of a channel (`exponents_of`).
 """
 
 LARGEST_CHANNEL_EXPONENT = 12
-"""The most that a channel's scale is finer than the tensor's: weights 4096 times smaller than the largest keep their 8 bits. A finer
-one would only lengthen the shift behind the sum, beyond what float32 holds with the half of the rounding."""
+"""By how much a channel's scale may be finer than the tensor's: a longer shift would leave what float32 holds with its rounding."""
 
 
 def base_of(scale: Scale) -> Scale:
     """The scale of a tensor of weights, where each channel may have its own."""
-    if not isinstance(scale, Tensor) or not scale.dim():
-        return scale
-    return float(scale.min()) if scale.is_cpu else scale.min()
+    is_one = not isinstance(scale, Tensor) or not scale.dim()
+    return scale if is_one else float(scale.min()) if scale.is_cpu else scale.min()
 
 
 def finest_of(scale: Scale) -> Scale:
@@ -55,9 +53,8 @@ def finest_of(scale: Scale) -> Scale:
 
 def exponents_of(scale: Scale) -> tuple[int, ...]:
     """By how many powers of two the scale of each channel is finer than the tensor's; nothing where none is."""
-    if not isinstance(scale, Tensor) or not scale.dim():
-        return ()
-    found = torch.log2(scale / scale.min()).int().tolist()
+    is_one = not isinstance(scale, Tensor) or not scale.dim()
+    found = [] if is_one else torch.log2(scale / scale.min()).int().tolist()
     return tuple(found) if any(found) else ()
 
 
@@ -284,9 +281,8 @@ Rows = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor], Cal
 
 def rows_of(transposed_groups: int | None = None) -> Rows:
     """`Rows` of weights [out, in/group, …], or of a transposed convolution with so many groups."""
-    how: Any = {"transposed_groups": transposed_groups}
-    functions: Any = [partial(each, **how) for each in (channel_magnitudes, per_weight, by_channel)]
-    return cast(Rows, tuple(functions))
+    each: Any = (channel_magnitudes, per_weight, by_channel)
+    return cast(Rows, tuple(partial(one, transposed_groups=transposed_groups) for one in each))
 
 
 class _RoundWeight(torch.autograd.Function):

@@ -360,9 +360,8 @@ class ReadInterval:
 
     def add_unsigned(self, *, is_unsigned: bool = False) -> None:
         """Add the buffer that says so."""
-        running = self.range.running
-        how: dict[str, Any] = {"of": running.key, "is_optional": True}
-        self.unsigned = Stored(self.range.layer, f"unsigned_{self.range.name}", running.buffer.device, **how)
+        running, name = self.range.running, f"unsigned_{self.range.name}"
+        self.unsigned = Stored(self.range.layer, name, running.buffer.device, of=running.key, is_optional=True)
         if is_unsigned:
             self.unsigned.write(1.0)
 
