@@ -332,7 +332,7 @@ def test_training_goes_on_with_what_the_chip_computes(tmp_path):
 )  # fmt: skip
 def test_an_unknown_chip_is_one_sentence_with_the_nearest_name(tmp_path, name, nearest):
     meant = f" (is {nearest!r} meant?)" if nearest else ""
-    expected = f"target: there is no chip {name!r}{meant}. Choose one of venus, arcs, venusA, or None for no limits."
+    expected = f"target: there is no chip {name!r}{meant}. Choose one of venus, arcs, venusA, c, onnxruntime, or None for no limits."
     model, x = calibrated("resnet", None)
     path = tmp_path / "net.onnx"
     for call in (

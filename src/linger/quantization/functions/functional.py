@@ -86,7 +86,7 @@ def run_functional(
     last operand where it is a float tensor that learns. `real` is what torch's own function gives, for a pass in real numbers.
     """
     op = op.for_platform(runtime.target)
-    operands = _taken(op, operands, runtime)
+    operands = _taken(op, operands) if runtime.is_unsigned else operands
     if runtime.target is not None and is_saturation(op, settings, runtime.target):
         return saturate(operands[0], settings["high"], runtime, real)
     if op.name == AVERAGE and find_chip(runtime.target) is not None:
@@ -104,11 +104,10 @@ def run_functional(
     return result
 
 
-def _taken(op: Op, operands: Sequence[QTensor], runtime: Runtime) -> Sequence[QTensor]:
+def _taken(op: Op, operands: Sequence[QTensor]) -> Sequence[QTensor]:
     """The operands as an op takes them: unsigned bytes become signed ones, unless a Requant widens them anyway."""
     is_widened = op.is_pointwise and op.input_bits not in (None, _BYTE)
-    is_taken = not runtime.is_unsigned or op.takes_unsigned or is_widened
-    return operands if is_taken else [signed(o) for o in operands]
+    return operands if op.takes_unsigned or is_widened else [signed(o) for o in operands]
 
 
 def _used_origins(op: Op, operands: Sequence[QTensor], settings: Mapping[str, Any], now: Pass) -> tuple[Origin, ...]:
@@ -318,7 +317,7 @@ def _real_result(
 ) -> Tensor:
     """The op on real values: exact where its fast path is, else the function that the integers approximate."""
     contents = [o.content for o in operands]
-    return fast.real_result(contents, [o.scale for o in operands], [o.signed_bits for o in operands], settings)
+    return fast.real_result(contents, [o.scale for o in operands], [o.bits + o.is_unsigned for o in operands], settings)
 
 
 def _fast_values(
@@ -329,14 +328,15 @@ def _fast_values(
     output: _Output,
 ) -> Tensor:
     """The device's integers, also in training; their gradient is that of the real function at the same operands."""
-    contents, bits = [o.content for o in operands], output.bits
+    contents, bits, is_unsigned = [o.content for o in operands], output.bits, output.is_unsigned
     if output.is_real:
         return to_carrier(cast(Tensor, output.real), bits)
+    room = bits + is_unsigned
     # else it takes them for narrower ones
-    if isinstance(fast, ExactFastPath) and max([o.signed_bits for o in operands]) <= output.room:
-        can_saturate = may_saturate(output.seen, output.scale, output.room)
-        values = fast.evaluate(output.real, contents, {**attributes, "o_bits": output.room}, can_saturate=can_saturate)
-        return output.limited(values)
+    if isinstance(fast, ExactFastPath) and max([o.bits + o.is_unsigned for o in operands]) <= room:
+        can_saturate = may_saturate(output.seen, output.scale, room)
+        values = fast.evaluate(output.real, contents, {**attributes, "o_bits": room}, can_saturate=can_saturate)
+        return output.limited(values) if is_unsigned else values
     exact = _exact_values(call, fast, operands, attributes, output)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in contents)):
         return exact
