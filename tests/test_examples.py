@@ -30,8 +30,8 @@ LINES = {
     ],
     "17_microcontroller": [
         r"^│ flash +│ 3\d,\d{3} bytes",
-        r"^│ of them weights +│ 28,728 bytes",
-        r"^│ RAM +│ 2,048 bytes",
+        r"^│ of them weights +│ 2\d,\d{3} bytes",
+        r"^│ RAM +│ \d,\d{3} bytes",
         r"^│ stack +│ \d{3} bytes",
         r"^│ instructions for one picture +│ [\d,]{7,9} ",
     ],
