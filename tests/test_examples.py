@@ -30,8 +30,8 @@ LINES = {
     ],
     "17_microcontroller": [
         r"^│ flash +│ 3\d,\d{3} bytes",
-        r"^│ of them weights +│ 2\d,\d{3} bytes",
-        r"^│ RAM +│ \d,\d{3} bytes",
+        r"^│ of them weights +│ 29,064 bytes",
+        r"^│ RAM +│ 3,072 bytes",
         r"^│ stack +│ \d{3} bytes",
         r"^│ instructions for one picture +│ [\d,]{7,9} ",
     ],
