@@ -278,6 +278,11 @@ def test_a_chip_refuses_them_by_name():
         linger.init(nn.Sequential(nn.Conv2d(1, 1, 1)), target="venus", per_channel=True, unsigned=True)
 
 
+def test_a_word_is_no_choice():
+    with pytest.raises(UsageError, match=r"^init: per_channel='no' and unsigned='yes'\. Give True or False"):
+        linger.init(nn.Sequential(nn.Conv2d(1, 1, 1)), per_channel="no", unsigned="yes")
+
+
 # learning
 @pytest.mark.parametrize("method", ["tqt", "lsq"])
 def test_learned_scales_begin_where_calibration_left_them(images, method):

@@ -197,12 +197,12 @@ def has_numbers(target: str | None, kind: str) -> bool:
 
 def refuse_numbers(where: str, target: str | None, **asked: bool | None) -> None:
     """Refuse extensions of the numbers, by name, that a target does not have (UsageError, all of them at once)."""
-    missing = [name for name, value in asked.items() if value and target is not None and not has_numbers(target, name)]
-    refuse_if(
-        bool(missing),
-        f"{where}: {target} does not have {' and '.join(f'{name}=True' for name in missing)}. Leave it out, or choose one of "
-        f"{', '.join(each.name for each in TARGETS.values() if each.per_channel and each.unsigned) or 'no target'}.",
-    )
+    wrong = " and ".join(f"{name}={value!r}" for name, value in asked.items() if value not in (None, True, False))
+    refuse_if(bool(wrong), f"{where}: {wrong}. Give True or False, or leave it out: the target decides then.")
+    names = [name for name, value in asked.items() if value and target is not None and not has_numbers(target, name)]
+    able = ", ".join(each.name for each in TARGETS.values() if each.per_channel and each.unsigned)
+    missing = f"{where}: {target} does not have {' and '.join(f'{name}=True' for name in names)}"
+    refuse_if(bool(names), f"{missing}. Leave it out, or choose one of {able}.")
 
 
 def chips_with(op_type: str) -> tuple[str, ...]:
