@@ -31,8 +31,8 @@ PAUSE = 0.6
 SHORTEST = 1.5
 """Seconds; shorter announcements are left out."""
 
-SEGMENT = 32
-"""Chunks of a piece that is tuned on: one second."""
+SEGMENT = 16
+"""Chunks of a piece that is tuned on: half a second."""
 
 
 class Stream(nn.Module):
@@ -130,7 +130,10 @@ def load(name: str, cache: Path, seed: int, *, is_quick: bool) -> Network:
 
 
 def tuning_pieces(model: nn.Module, filters: Tensor) -> list[tuple[Tensor, ...]]:
-    """The conversation in pieces of a second, eight a batch, each with the float network's state at its beginning."""
+    """The conversation in pieces of half a second, each with the float network's state at its beginning.
+
+    One piece is one batch: states have their streams along the second axis, so batches of several are no rows side by side.
+    """
     spectrum = voice.spectra(conversation(), filters)
     h = c = torch.zeros(1, 1, voice.STATE)
     pieces = []
@@ -140,11 +143,7 @@ def tuning_pieces(model: nn.Module, filters: Tensor) -> list[tuple[Tensor, ...]]
             with torch.no_grad():
                 _, h, c = model(piece[None], h, c)
     mixed = torch.randperm(len(pieces), generator=torch.Generator().manual_seed(0)).tolist()
-    groups = [[pieces[i] for i in mixed[k : k + 7]] for k in range(0, len(mixed) - 6, 7)]
-    return [
-        tuple(torch.cat(part, axis) for axis, part in zip((0, 1, 1), zip(*group, strict=True), strict=True))
-        for group in groups
-    ]
+    return [pieces[i] for i in mixed]
 
 
 def _steps(model: nn.Module, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:

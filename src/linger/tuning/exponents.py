@@ -14,6 +14,7 @@ from linger.analysis.batches import Batch, evaluating
 from linger.analysis.trace import Trace
 from linger.dialect import Op
 from linger.errors import UsageError
+from linger.numeric.fixed import limits
 from linger.numeric.torch.quantize import fake_quantize
 from linger.ops.fast.fast_path import RealFastPath, accumulate, functional_fast_path
 from linger.progress import progress
@@ -92,10 +93,12 @@ class _Search:
         self.error_of_few = 0.0 if self._few is None else self._few(model)
         self.ranges = {key: one for key, one in ranges_of(model).items() if one.scale > 0}
         self._without_effect: set[str] = set()
+        self._seen: Mapping[str, float] = {}
 
     def trials(self) -> Iterator[None]:
         """Measure one candidate after the other, until a whole round brings nothing."""
-        for key, scale in local_scales(self._model, self._batches, self.ranges).items():
+        scales, self._seen = local_scales(self._model, self._batches, self.ranges)
+        for key, scale in scales.items():
             yield from self._try(key, scale)
         error = None
         while error != self.error:
@@ -115,9 +118,9 @@ class _Search:
 
     def _try(self, key: str, scale: float) -> Iterator[None]:
         """Measure a candidate, and keep it if the error falls."""
-        if key in self._without_effect:
-            return
         one = self.ranges[key]
+        if key in self._without_effect or is_cut(self._seen.get(key, 0.0), scale, one):
+            return
         saved = one.save()
         self.count += 1
         one.choose(scale)
@@ -132,12 +135,22 @@ class _Search:
         yield
 
 
+_SPARED = 1.02
+
+
+def is_cut(seen: float, scale: float, one: Range) -> bool:
+    """Whether an input, of which so much was seen, would lose some of it: no later layer mends that, and other data reach farther."""
+    return one.kind is Kind.INPUT and seen * scale > _SPARED * limits(one.room)[1]
+
+
 _FACTORS = (1.0, 2.0, 0.5, 4.0, 8.0)
 """What scales are multiplied by; the first of equal ones is taken."""
 
 
-def local_scales(model: nn.Module, batches: Sequence[Batch], ranges: Mapping[str, Range]) -> dict[str, float]:
-    """The scales that suit single tensors better than those they have, by the keys of their ranges.
+def local_scales(
+    model: nn.Module, batches: Sequence[Batch], ranges: Mapping[str, Range]
+) -> tuple[dict[str, float], Mapping[str, float]]:
+    """The scales that suit single tensors better than those they have, by the keys of their ranges; and the largest of each input.
 
     Known are weights, and in one pass over the data the inputs that are rounded and what products, sums and concatenations are
     before they are. One batch alone may be dark: what suits it cuts the others off.
@@ -152,7 +165,7 @@ def local_scales(model: nn.Module, batches: Sequence[Batch], ranges: Mapping[str
         trace.observe(runtime.observers, errors.observe)
         for batch in batches:
             trace.run(batch)
-    return errors.better()
+    return errors.better(), errors.largest
 
 
 def _weight_of(one: Range) -> Tensor:
@@ -179,6 +192,7 @@ class _Errors:
     def __init__(self, runtime: Runtime, ranges: Mapping[str, Range]) -> None:
         self._runtime, self._ranges = runtime, ranges
         self._sums: dict[str, list[float]] = {}
+        self.largest: dict[str, float] = {}
 
     def add(self, key: str, tensor: Tensor) -> None:
         """Round a tensor at every scale."""
@@ -198,8 +212,9 @@ class _Errors:
             if isinstance(x, QTensor) and not op.normalizes:
                 self._add_product(_key(path, "o"), accumulate(op, attributes, x.content, last.weight, last.bias))
         elif op.name == "Quant":
-            for end in ("x", "i"):
-                self.add(_key(path, end), last)
+            for key in (_key(path, "x"), _key(path, "i")):
+                self.add(key, last)
+                self.largest[key] = max(self.largest.get(key, 0.0), float(last.abs().max()))
         elif op.state_name is not None:
             self._add_function(op, [o for o in operands if isinstance(o, QTensor)])
 

@@ -43,7 +43,7 @@ def images(seed: int, count: int = 2) -> list[Tensor]:
 
 def decibels(model: nn.Module, reference: nn.Module) -> float:
     """Signal to noise at 8 bits, on data that nothing was chosen by."""
-    made = quantized_copy(copy.deepcopy(model), [(x,) for x in images(1)], None)
+    made = quantized_copy(copy.deepcopy(model), [(x,) for x in images(1)], linger.init)
     return error_db(OutputError(reference, [(x,) for x in images(7)])(made))
 
 
@@ -89,11 +89,11 @@ def test_weights_alone_would_hurt_and_are_not_chosen(monkeypatch: pytest.MonkeyP
     data = [torch.randn(64, 1, generator=draw) + 0.1 * torch.randn(64, 8, generator=draw) for _ in range(2)]
     batches, reference = [(x,) for x in data], copy.deepcopy(model)
     error = OutputError(reference, batches)
-    before = error(quantized_copy(copy.deepcopy(model), batches, None))
+    before = error(quantized_copy(copy.deepcopy(model), batches, linger.init))
     by_weights = copy.deepcopy(model)
     result = linger.equalize(model, data)
     assert result.after_db >= result.before_db
-    assert error(quantized_copy(copy.deepcopy(model), batches, None)) <= before
+    assert error(quantized_copy(copy.deepcopy(model), batches, linger.init)) <= before
     monkeypatch.setattr(module._Search, "_candidates", lambda self: [self.chains.balanced(1.0)])
     monkeypatch.setattr(module._Search, "_error", lambda self, exponents: float(exponents is None))
     linger.equalize(by_weights, data)
@@ -210,7 +210,7 @@ def test_relu6_gets_limits_of_single_channels(limited: tuple[nn.Module, nn.Modul
 
 def test_an_equalized_relu6_net_is_proven(limited: tuple[nn.Module, nn.Module, Any], tmp_path: Path) -> None:
     model, _, _ = limited
-    made = quantized_copy(copy.deepcopy(model), [(x,) for x in images(1)], None)
+    made = quantized_copy(copy.deepcopy(model), [(x,) for x in images(1)], linger.init)
     assert linger.coverage(made).float_ops == ()
     linger.onnx.export(made, (images(7)[0],), tmp_path / "m.onnx")
     proof = linger.verify(made, tmp_path / "m.onnx", images(7))

@@ -8,6 +8,7 @@ a device, because reading one back would stall it, or one with a number for each
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, cast
 
@@ -469,28 +470,34 @@ class Range:
         magnitude = self.observe(x, call.name, now) if call.is_learning else None
         if now.calibration is not None:
             now.calibration.observe_input(call.name, x)
+        is_unsigned = runtime.is_unsigned and self.users.are_unsigned(call, bits, seen=x)
         scale = self.scale_in(call, bits)
-        attributes = {"data_bits": bits, "scale_x": scale}
+        attributes = {"data_bits": bits, "scale_x": scale} | ({"o_unsigned": 1} if is_unsigned else {})
         call.note(reason=reason)
         if call.is_written:
             integers = runtime.emit(call.op, [x], attributes, call.name, may_be_constant=bool(reason))
-            return QTensor(integers, scale, bits, runtime)
-        result = QTensor(self._quantized(x, scale, bits, magnitude, call), scale, bits, runtime)
+            return QTensor(integers, scale, bits, runtime, is_unsigned=is_unsigned)
+        values = self._quantized(x, scale, bits, magnitude, call, attributes)
+        result = QTensor(values, scale, bits, runtime, is_unsigned=is_unsigned and not now.is_real)
         if magnitude is not None:
             result.origins = self.origins(call)
         if runtime.recorder is not None or runtime.observers:
             call.record(result, [x], attributes)
         return result
 
-    def _quantized(self, x: Tensor, scale: Scale, bits: int, magnitude: Scale, call: OpCall) -> Tensor:
+    def _quantized(
+        self, x: Tensor, scale: Scale, bits: int, magnitude: Scale, call: OpCall, attributes: Mapping[str, Any]
+    ) -> Tensor:
         if call.now.is_real:
             return to_carrier(x.clone(), bits)  # a function in place must not write into the caller's tensor
+        is_unsigned = "o_unsigned" in attributes
+        room = bits + is_unsigned
         if carrier(bits) == torch.float32:
-            values = fake_quantize(x, scale, bits, can_saturate=may_saturate(magnitude, scale, bits))
+            can_saturate = is_unsigned or may_saturate(magnitude, scale, room)
+            values = fake_quantize(x, scale, room, can_saturate=can_saturate, is_relu=is_unsigned)
         else:
-            full = call.op.complete({"data_bits": bits, "scale_x": scale})
-            values = call.op.body(TorchKernel(device=x.device), x, **full) / scale
-        return self.learn(values, x, scale, bits, call.now)
+            values = call.op.body(TorchKernel(device=x.device), x, **call.op.complete(attributes)) / scale
+        return self.learn(values, x, scale, room, call.now, is_relu=is_unsigned)
 
     def requantize(self, x: QTensor, bits: int, runtime: Runtime, path: str) -> QTensor:
         """A tensor of another width: wider, the scale moves by as many bits; narrower, it follows the range.

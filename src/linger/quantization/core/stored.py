@@ -339,13 +339,19 @@ class ReadInterval:
         self.decide_sign()
         return used
 
-    def are_unsigned(self, call: OpCall, bits: int, *, never_negative: bool = False) -> bool:
+    def are_unsigned(
+        self, call: OpCall, bits: int, *, never_negative: bool = False, seen: Tensor | None = None
+    ) -> bool:
         """Whether a pass stores the tensor as 0 … 255, in a model that has such tensors.
 
         So it is where an op can write it, and it is never negative, or its readers take no negative number for another one than 0.
-        What passes that observe the range have found is kept.
+        Of what comes from outside all that was `seen` decides. What passes that observe the range have found is kept.
         """
         is_observed = self.range.observes(call.now)
+        if seen is not None and is_observed:
+            is_open = self.unsigned is None or self._is_never_negative or self.is_unsigned(bits)
+            # processes that train together see other data each, so there it stays as it is
+            never_negative = self.is_unsigned(bits) if call.now.is_shared else is_open and bool((seen >= 0).all())
         if self.unsigned is None and is_observed:
             self.add_unsigned()
         if is_observed and not self.range.holds(call.now):

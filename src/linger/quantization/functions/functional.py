@@ -273,7 +273,8 @@ def _output_scale(call: OpCall, operands: Sequence[QTensor], layer: QuantizedBas
     assert limit is not None  # an op has a limit or a fixed scale, else it keeps its scale
     scale = range_.scale_in(call, bits, at_most=limit_of(limit, scales))
     if op.keeps_scale_unseen:
-        layer.floor = largest_of(scales)
+        # numbers of fewer bits than its input has may need a scale that is coarser by as many
+        layer.floor = largest_of(scales) * 2.0 ** min(0, bits - max(o.bits for o in operands))
         scale = largest_of([scale, layer.floor])
         range_.stored_scale.write(scale)
     return scale

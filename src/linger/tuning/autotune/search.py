@@ -68,13 +68,16 @@ class Score:
         """Whether the error is smaller than another model's by more than noise.
 
         Each sample is compared with itself. The mean of the differences must be larger than its standard error times `care` (and
-        Student's t where samples are few), or that of the differences in dB, as samples are of many sizes.
+        Student's t where samples are few), or that of the differences in dB, as samples are of many sizes; or all samples gain, and
+        are too many for chance.
         """
         if not self.samples or len(self.samples) != len(other.samples):
             return self.error < other.error
         own, others = (torch.tensor(score.samples, dtype=torch.float64) for score in (self, other))
         if len(own) == 1:
             return error_db(self.error) - error_db(other.error) > _SINGLE_DB * care
+        if bool((own < others).all()) and 0.5 ** len(own) < NormalDist().cdf(-care):
+            return True  # the sign test: so many samples do not all gain by chance, whatever the size of each
         wide = care * t_quantile(_ONE_SIGMA, len(own) - 1) / math.sqrt(len(own))
         return any(float(gain.mean()) > wide * float(gain.std()) for gain in (others - own, _gains(other, self)))
 

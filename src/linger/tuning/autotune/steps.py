@@ -35,8 +35,8 @@ from linger.tuning.autotune.search import FOLDED, HEADROOM, PLAIN, NothingToDoEr
 from linger.tuning.bias_correction.correction import correct_biases
 from linger.tuning.distillation import distill
 from linger.tuning.equalization.equalize import equalize
-from linger.tuning.exponents import choose_exponents
-from linger.tuning.held_out import shifted
+from linger.tuning.exponents import choose_exponents, is_cut
+from linger.tuning.held_out import GAINS, shifted
 from linger.tuning.learned_rounding.rounding import round_weights
 from linger.tuning.mixed_precision.find_bits import find_bits
 from linger.tuning.remedy import Remedy
@@ -46,8 +46,8 @@ _SAFE = 0.9
 
 _WIDE = 16
 
-_SEEN = 64
-"""Samples by which it is found how far other data reach."""
+_SHIFTED, _SEEN = 16, 64
+"""Samples on which factors must not lose where they are brighter, and by which it is found how far other data reach."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,11 @@ def equalization(session: Search, start: Trial, settings: Settings) -> Trial:
     """`linger.equalize`."""
     reference = _float_model(start)
     with session.budget.watching(reference):
-        result = equalize(reference, session.tuning, target=session.target, **settings)
+        parts, some = session.parts, session.some(settings.get("batches"))
+        others = shifted(parts.drawn(parts.tuning, _SHIFTED), parts.intervals, GAINS[-1:])[f"gain {GAINS[-1]:g}"]
+        result = equalize(
+            reference, session.tuning, target=session.target, trial_data=some, other_data=others, **session.numbers
+        )
     if not result.changes or result.after_db <= result.before_db:
         raise NothingToDoError("no factors are better than none on the data that it saw")
     return Trial(quantized(reference, session.parts.tuning, session.target, session.numbers), reference, result.trials)
@@ -196,6 +200,9 @@ def methods(session: Search, start: Trial, settings: Settings) -> Trial:
     model = copy.deepcopy(start.model)
     before = {key: one.save() for key, one in ranges_of(model).items()}
     choose_ranges(model, **settings)
+    for key, one in ranges_of(model).items():
+        if key in before and is_cut(before[key][0], one.scale, one):
+            one.restore(before[key])
     if all(one.save() == before.get(key) for key, one in ranges_of(model).items()):
         raise NothingToDoError("every range is the same by this method")
     return Trial(model, start.reference)
@@ -308,7 +315,7 @@ EQUALIZED, TOGETHER = "equalized", "together"
 _PASSES: Mapping[str, float] = {
     "fuse": 4.0,
     "choose_ranges": 1.0,
-    "equalize": 20.0,
+    "equalize": 8.0,
     "correct_biases": 8.0,
     "find_bits": 60.0,
     "round_weights": 30.0,
@@ -340,6 +347,12 @@ _WIDE_LAYERS = 6
 GAIN_DB = 10.0
 """What wider tensors should gain where no goal is given."""
 
+_EQUALIZE_PASSES = 28
+"""Passes that equalization takes, about: eight trials, each of which calibrates and measures a copy."""
+
+_NEAR_DB = 1.0
+"""A branch that begins farther behind another one is not gone on with."""
+
 _TRIALS_EACH = 3
 _SEARCH_SHARE = 0.2
 """Trials of a search for each range, and the part of the time left that they may take."""
@@ -365,16 +378,11 @@ def usual_plan(session: Search) -> Iterator[Step]:
     """
     yield Step("fuse", FOLDED, PLAIN)
     base = FOLDED if FOLDED in session.branches else PLAIN
-    if not session.is_mixed:
-        yield Step("choose_ranges", TOGETHER, base, _TOGETHER)
-        if TOGETHER in session.branches:
-            yield Step("correct_biases", TOGETHER, TOGETHER)
-        yield from _ranges(session, base)
-        yield Step("correct_biases", base, base)
-    runtime = runtime_of(session.branches[base].model)
-    if runtime is None or not runtime.is_per_channel:  # scales of channels do what equalization does
-        yield Step("equalize", EQUALIZED, base)
-    yield from _mixed(session, base) if session.is_mixed else _narrow(session, base)
+    yield Step("equalize", EQUALIZED, base, {"batches": affordable(session, _EQUALIZE_PASSES)[0]})
+    if session.is_mixed:
+        yield from _mixed(session, base)
+    else:
+        yield from _narrow(session, base)
     nearest = min(session.branches, key=lambda name: session.branches[name].score.error)
     if nearest != session.best_branch:  # it may only lack room
         yield from _room(session, nearest)
@@ -382,11 +390,14 @@ def usual_plan(session: Search) -> Iterator[Step]:
 
 
 def _narrow(session: Search, base: str) -> Iterator[Step]:
-    """Every other branch at 8 bits: ranges and biases; what is not folded only where folding costs something."""
-    branches = [EQUALIZED] * (EQUALIZED in session.branches)
-    if base != PLAIN and session.branches[PLAIN].score.error < session.branches[base].score.error:
-        branches.append(PLAIN)
-    for branch in branches:
+    """Ranges and biases at 8 bits of the nearest branch, and of others that are not far behind it."""
+    branches = [name for name in (base, EQUALIZED, PLAIN) if name in session.branches]
+    branches.sort(key=lambda name: session.branches[name].score.error)  # the better one first, the older one of equals
+    yield Step("choose_ranges", TOGETHER, branches[0], _TOGETHER)
+    if TOGETHER in session.branches:
+        yield Step("correct_biases", TOGETHER, TOGETHER)
+    least = session.branches[branches[0]].score.db - _NEAR_DB
+    for branch in dict.fromkeys(name for name in branches if session.branches[name].score.db > least):
         yield from _ranges(session, branch)
         yield Step("correct_biases", branch, branch)
 

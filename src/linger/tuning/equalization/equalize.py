@@ -6,9 +6,10 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -21,7 +22,7 @@ from linger.errors import UsageError
 from linger.progress import progress
 from linger.quantization.core.calibrate import local_calibration
 from linger.quantization.setup.initialize import init
-from linger.targets import find_target
+from linger.targets import find_target, has_numbers, refuse_numbers
 from linger.tuning.equalization.rules import RULES
 from linger.tuning.equalization.watching import PINNED, Array, Clip, Layer, Numbers, Watch, watch_channels
 from linger.tuning.equalization.weights import (
@@ -43,7 +44,7 @@ _ROUNDS = 30
 _SETTLED = 0.01
 _STEPS = 120
 _TINY = 1e-30
-_HEADROOM = 0.5
+_LITTLE, _ROOM, _TWICE = 0.25, 0.5, 0.9
 """Bits that other data may be larger than those that were seen: an activation beyond its range saturates."""
 _SWEEPS = 2
 _SHIFTS = np.arange(8) / 8
@@ -67,11 +68,13 @@ class _Side:
         """Parts of the channels that have nothing to do with each other; a batch norm is a product of each alone."""
         return len(self.columns) if self.layer.norm is not None else self.layer.form.groups
 
-    def ranges(self, factors: Array) -> tuple[Array, Array]:
-        """The largest magnitude of each row and of each column under factors."""
+    def ranges(self, factors: Array, *, is_per_channel: bool = False) -> tuple[Array, Array]:
+        """The largest magnitude of each row and of each column under factors, in parts of its row's where rows have own scales."""
         rows, groups = factors[self.rows], self.groups
         bottoms = factors[self.columns].reshape(groups, -1).repeat(len(rows) // groups, 0)
         scaled = self.matrix * rows[:, None] / bottoms
+        if is_per_channel:
+            scaled /= np.maximum(scaled.max(1, keepdims=True), _TINY)
         return scaled.max(1), scaled.reshape(groups, -1, scaled.shape[1]).max(1).reshape(-1)
 
     def counts(self, weights: Array) -> Array:
@@ -84,29 +87,30 @@ class _Side:
 class _Noise:
     """The noise that one layer's weights and output add, as a function of all exponents and a zero for the pinned."""
 
-    def __init__(self, side: _Side, weights: Array, largest: Array) -> None:
+    def __init__(self, side: _Side, weights: Array, seen: Sequence[Array], *, is_per_channel: bool) -> None:
+        self._steps_of = (1,) if is_per_channel else (0, 1)
         self._counts = torch.from_numpy(side.counts(weights))
         assert side.layer.input_power is not None
         self._inputs = torch.from_numpy(side.layer.input_power * side.taps)
         self._logs = torch.from_numpy(np.log2(np.maximum(side.matrix, _TINY)))
-        self._seen = torch.from_numpy(np.log2(np.maximum(largest[side.rows], _TINY)))
+        self._seen = torch.from_numpy(np.log2(np.maximum([largest[side.rows] for largest in seen], _TINY)))
         self._rows, self._columns = torch.from_numpy(side.rows), torch.from_numpy(side.columns)
         self._groups = side.groups
 
-    def __call__(self, exponents: Tensor, *, is_on_grid: bool = False) -> Tensor:
+    def __call__(self, exponents: Tensor, room: float | None = None) -> Tensor:
         top, bottom = exponents[self._rows], exponents[self._columns].reshape(self._groups, -1)
         repeats = len(self._rows) // self._groups
-        step = (self._logs + top[:, None] - bottom.repeat_interleave(repeats, 0)).amax()
-        tensor_step = (self._seen + top).amax()
-        if is_on_grid:
-            step, tensor_step = torch.ceil(step + _FULL), torch.ceil(tensor_step + _HEADROOM)
+        step = (self._logs + top[:, None] - bottom.repeat_interleave(repeats, 0)).amax(self._steps_of)
+        tensor_step = (self._seen + top).amax(1)  # of what the layer makes, and of what is read behind a LeakyReLU
+        if room is not None:
+            step, tensor_step = torch.ceil(step + _FULL), torch.ceil(tensor_step + room)
         signal = (self._inputs.reshape(self._groups, -1) * torch.exp2(2 * bottom)).sum(1).repeat_interleave(repeats)
-        noise = torch.exp2(2 * step) * signal + torch.exp2(2 * tensor_step)
+        noise = torch.exp2(2 * step) * signal + torch.exp2(2 * tensor_step).sum()
         return (self._counts * torch.exp2(-2 * top) * noise).sum()
 
-    def on_grid(self, exponents: Array) -> float:
-        """The noise where steps are powers of two."""
-        return float(self(torch.from_numpy(np.append(exponents, 0.0)), is_on_grid=True))
+    def on_grid(self, exponents: Array, room: float = _ROOM) -> float:
+        """The noise where steps are powers of two, and tensors have so many bits of headroom."""
+        return float(self(torch.from_numpy(np.append(exponents, 0.0)), room))
 
     def touches(self, own: Numbers) -> bool:
         """Whether the noise depends on these channels."""
@@ -123,11 +127,17 @@ class Chains:
     Attributes:
         count: How many channels may have a factor.
         limits: The limit of each; infinity where there is none.
-        largest: The largest magnitude that each was seen with; its limit, if there is one, because limits share a scale.
+        read: The largest magnitude that each was read with; its limit, if there is one, because limits share a scale.
+        made: The same as layers make it, where a function to which negative numbers matter, too, stands before the reader.
+        largest: The larger of the two.
         groups: For each, the number of its group: channels that lie in one tensor.
+        is_per_channel: Whether weights have one scale for each output channel.
     """
 
-    def __init__(self, watch: Watch, model: nn.Module, limited: Iterable[Clip]) -> None:
+    def __init__(
+        self, watch: Watch, model: nn.Module, limited: Iterable[Clip], *, is_per_channel: bool = False
+    ) -> None:
+        self.is_per_channel = is_per_channel
         self._channels = channels = watch.channels
         self.layers = list(watch.layers.values())
         numbers = set(chain.from_iterable((*layer.rows.tolist(), *layer.columns.tolist()) for layer in self.layers))
@@ -136,14 +146,19 @@ class Chains:
         self._index = {root: i for i, root in enumerate(free)} | {PINNED: len(free)}
         self.count = len(free)
         self.limits = self._limits(limited)
-        seen, state = channels.largest(), state_of(model)
-        observed = np.array([seen.get(root, 0.0) for root in free])
-        self.largest = np.where(np.isfinite(self.limits), self.limits, observed)
+        state = state_of(model)
+        read, made = (self._observed(free, channels.largest(is_made=is_made)) for is_made in (False, True))
+        self.read, self.made = read, np.where(np.isfinite(self.limits), 0.0, made)
+        self.largest = np.maximum(read, self.made)
         # a batch norm counts as a part of the products that it reads
         readers = {id(layer.reader) for layer in self.layers}
         own = [layer for layer in self.layers if layer.norm is None or id(layer) not in readers]
         self._sides = [self._side(layer, state) for layer in own]
         self.groups = self._grouped()
+
+    def _observed(self, free: Sequence[int], seen: Mapping[int, float]) -> Array:
+        found = np.array([seen.get(root, 0.0) for root in free])
+        return np.where(np.isfinite(self.limits), self.limits, found)
 
     def _places(self, numbers: Iterable[int]) -> Numbers:
         return np.array([self._index[self._roots[int(n)]] for n in numbers], dtype=np.int64)
@@ -219,11 +234,20 @@ class Chains:
                 break
         return exponents
 
+    def level(self, bits: float) -> Array:
+        """Exponents that make the channels of a tensor equally large where they are read; as made they may be larger by so many bits.
+
+        The best for the rounding of tensors alone: what is lifted is lowered in weights, which have scales for each row.
+        """
+        sizes = np.maximum(self.read, self.made * 2.0**-bits)
+        exponents = np.where(sizes > 0, -np.log2(np.maximum(sizes, _TINY)), 0.0)
+        return np.clip(exponents - _group_mean(exponents, self.groups), -_LARGEST, _LARGEST)
+
     def _relative(self, factors: Array) -> tuple[Array, Array]:
         """How far each channel is below the largest of the weights that make it, and that read it, in bits."""
         made, read = np.full(self.count + 1, -np.inf), np.full(self.count + 1, -np.inf)
         for side in self._sides:
-            rows, columns = side.ranges(factors)
+            rows, columns = side.ranges(factors, is_per_channel=self.is_per_channel)
             with np.errstate(divide="ignore"):
                 np.maximum.at(made, side.rows, np.log2(rows / max(rows.max(initial=0.0), _TINY)))
                 np.maximum.at(read, side.columns, np.log2(columns / max(columns.max(initial=0.0), _TINY)))
@@ -260,8 +284,9 @@ class Chains:
         for side in reversed(self._sides):
             energy = side.energy * side.counts(weights)[:, None]
             np.add.at(weights, side.columns, energy.reshape(side.groups, -1, energy.shape[1]).sum(1).reshape(-1))
-        largest = np.append(self.largest, 0.0)
-        return [_Noise(side, weights, largest) for side in self._sides if side.layer.input_power is not None]
+        seen = [np.append(self.read, 0.0), np.append(self.made, 0.0)]
+        known = [side for side in self._sides if side.layer.input_power is not None]
+        return [_Noise(side, weights, seen, is_per_channel=self.is_per_channel) for side in known]
 
     # onto the grid
     def bounded(self, exponents: Array) -> Array:
@@ -278,7 +303,7 @@ class Chains:
                 made[own] -= made[limited].max()
         return made
 
-    def fitted(self, exponents: Array) -> Array:
+    def fitted(self, exponents: Array, room: float = _ROOM) -> Array:
         """Exponents shifted group by group to where the noise is least, steps being powers of two.
 
         A range just above a power of two wastes a bit. Where there are limits, factors stay below 1 and are not shifted.
@@ -288,7 +313,7 @@ class Chains:
         free = [own for own in self.members().values() if not np.isfinite(self.limits[own]).any()]
         for own in free * _SWEEPS:
             touched = [term for term in terms if term.touches(own)]
-            noises = [sum(term.on_grid(_shifted(made, own, shift)) for term in touched) for shift in _SHIFTS]
+            noises = [sum(term.on_grid(_shifted(made, own, shift), room) for term in touched) for shift in _SHIFTS]
             made[own] += _SHIFTS[int(np.argmin(noises))]
         return made
 
@@ -327,7 +352,16 @@ _SAME = 2.0**-6
 """A factor that differs from 1 by fewer bits than this is none: it would change weights for nothing."""
 
 
-def equalize(model: nn.Module, data: object, *, target: str | None = None) -> Remedy:
+def equalize(
+    model: nn.Module,
+    data: object,
+    *,
+    target: str | None = None,
+    per_channel: bool | None = None,
+    unsigned: bool | None = None,
+    trial_data: object = None,
+    other_data: object = None,
+) -> Remedy:
     """Balance the channels of a float model, before `linger.init`, so that 8 bits of one scale hold all of them better.
 
     Rows of weights are multiplied by positive factors and the columns that read them divided by the same, through ReLU,
@@ -341,6 +375,11 @@ def equalize(model: nn.Module, data: object, *, target: str | None = None) -> Re
         model: The float model, as it is or after `trace_layers`. Changed in place; its function stays.
         data: Typical inputs: a batch or an iterable of batches.
         target: The chip. Limits of single channels are made only where it has what they need.
+        per_channel: Whether weights will have one scale for each output channel; then factors balance activations alone. None:
+            where the target has it.
+        unsigned: Whether activations that are never negative will use 0 … 255; None: where the target has it.
+        trial_data: The part of the data on which choices are tried, for less time; None: all of them.
+        other_data: Inputs beyond those that ranges are found on, brighter or louder ones: no choice may lose on them.
 
     Returns:
         The signal-to-noise ratios of 8-bit copies calibrated on the data, before and after, and for each group of
@@ -353,10 +392,15 @@ def equalize(model: nn.Module, data: object, *, target: str | None = None) -> Re
     require_float("equalize", model)
     batches = checked_data("equalize", model, data)
     chip = None if target is None else find_target(target)
+    refuse_numbers("equalize", target if chip is None else chip.name, per_channel=per_channel, unsigned=unsigned)
     watch = watch_channels(model, batches, RULES)
     limited = limited_modules(watch, has_limits=chip is None or chip.takes(_LIMIT_OP) or _LIMIT_OP in chip.unpacked_ops)
-    chains = Chains(watch, model, limited)
-    search = _Search(model, batches, target, chains, limited)
+    is_per_channel = has_numbers(target, "per_channel") if per_channel is None else per_channel
+    chains = Chains(watch, model, limited, is_per_channel=is_per_channel)
+    some = batches if trial_data is None else checked_data("equalize", model, trial_data)
+    quantize = partial(init, target=target, per_channel=per_channel, unsigned=unsigned)
+    others = [] if other_data is None else checked_data("equalize", model, other_data)
+    search = _Search(model, some, others, quantize, chains, limited)
     chosen = search.run()
     if chosen is not None:
         with _checked_change(model, search.measure):
@@ -379,7 +423,8 @@ class _Search:
 
     model: nn.Module
     batches: Sequence[Batch]
-    target: str | None
+    others: Sequence[Batch]
+    init: Callable[[nn.Module], nn.Module]
     chains: Chains
     limited: Sequence[Clip]
     before: float = math.inf
@@ -388,10 +433,11 @@ class _Search:
 
     def run(self) -> _Choice | None:
         """The choice that gives the least error; None where plain calibration does."""
-        self.measure = OutputError(self.model, self.batches)
+        self.measure, self._measure_others = (OutputError(self.model, part) for part in (self.batches, self.others))
+        self._most = math.inf
         self.before = self.least = self._error(None)
         chosen: _Choice | None = None
-        for choice in progress(self._choices(), "equalize", total=7):
+        for choice in progress(self._choices(), "equalize", total=8):
             error = self._error(choice)
             if error < self.least * (_WORTH if choice.offsets else 1.0):
                 self.least, chosen = error, choice
@@ -414,12 +460,31 @@ class _Search:
         apply_limits(model, self.limited, factors)
 
     def _candidates(self) -> list[Array]:
+        """Exponents to try.
+
+        Noise counts as independent in what balances it, but in even areas of images and pauses of sounds it is alike, in all taps. So
+        tensors count for more than that: a part of the way to equally large channels is best, and all of it where rows have own scales.
+        """
         chains = self.chains
         if chains.count == 0:
             return []
-        half, quiet = chains.balanced(0.5), chains.least_noise(chains.balanced(0.5))
-        fitted = [chains.fitted(one) for one in (half, quiet, chains.balanced(0.25), chains.balanced(1.0))]
-        candidates = (*fitted, chains.bounded(half), chains.bounded(quiet))
+        half, loud, level = chains.balanced(0.5), chains.balanced(0.0), chains.level(1.0)
+        if chains.is_per_channel:
+            most = 0.8 * level
+            tried = [(most, 0.0), (level, 0.0), (most, _LITTLE), (loud, _LITTLE), (loud / 2, _ROOM), (most, _TWICE)]
+            candidates = [chains.fitted(*one) for one in tried]
+        else:
+            quiet, part = chains.least_noise(half), (half + level) / 4
+            tried = [
+                (part, _LITTLE),
+                (quiet / 2, _LITTLE),
+                (half / 2, _ROOM),
+                (loud / 2, _LITTLE),
+                (quiet, _ROOM),
+                (part, _TWICE),
+            ]
+            candidates = [chains.fitted(*one) for one in tried]
+            candidates.append(chains.bounded(half))
         return [np.where(np.abs(one) < _SAME, 0.0, one) for one in candidates]
 
     def _error(self, choice: _Choice | None) -> float:
@@ -428,16 +493,19 @@ class _Search:
         model = copy.deepcopy(self.model)
         if choice is not None:
             self.put(model, choice)
-        error = self.measure(quantized_copy(model, self.batches, self.target))
-        return error if math.isfinite(error) else math.inf
+        made = quantized_copy(model, self.batches, self.init)
+        error, there = self.measure(made), self._measure_others(made)
+        if choice is None:
+            self._most = there
+        return error if math.isfinite(error) and there <= self._most else math.inf
 
 
-def quantized_copy(model: nn.Module, batches: Sequence[Batch], target: str | None) -> nn.Module:
+def quantized_copy(model: nn.Module, batches: Sequence[Batch], init: Callable[[nn.Module], nn.Module]) -> nn.Module:
     """A model, which is used up, fused, quantized with 8 bits and calibrated."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say is said when the user does the same
         trace_layers(model.eval(), fresh(batches[0]))
-        quantized = init(model, target=target).eval()
+        quantized = init(model).eval()
         with torch.no_grad(), local_calibration():
             for batch in batches:
                 run_batch(quantized, fresh(batch))

@@ -140,6 +140,7 @@ class Channels:
         self._parents = [PINNED]
         self._labels: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
         self._largest: dict[int, float] = {}
+        self._made: dict[int, float] = {}
         self.with_origin: set[int] = set()  # numbers of channels that a constant cannot be added to
 
     def new(self, count: int) -> Numbers:
@@ -227,19 +228,20 @@ class Channels:
         self.join(as_numbers(pairs[0]), as_numbers(pairs[1]))
 
     # magnitudes
-    def observe(self, tensor: Tensor, axis: int, numbers: Numbers) -> None:
-        """Note the largest magnitude of each index along an axis, as one of that channel."""
+    def observe(self, tensor: Tensor, axis: int, numbers: Numbers, *, is_made: bool = False) -> None:
+        """Note the largest magnitude of each index along an axis, as one of that channel where it is read, or as a layer made it."""
         others = [d for d in range(tensor.dim()) if d != axis % tensor.dim()]
         if tensor.numel() == 0:
             return
         largest = tensor.detach().abs().amax(others) if others else tensor.detach().abs()
+        known = self._made if is_made else self._largest
         for number, value in zip(numbers.tolist(), largest.tolist(), strict=True):
-            self._largest[number] = max(value, self._largest.get(number, 0.0))
+            known[number] = max(value, known.get(number, 0.0))
 
-    def largest(self) -> dict[int, float]:
-        """The largest magnitude that each channel was seen with, by the number that stands for it."""
+    def largest(self, *, is_made: bool = False) -> dict[int, float]:
+        """The largest magnitude that each channel was read with, or made, by the number that stands for it."""
         largest: dict[int, float] = {}
-        for number, value in self._largest.items():
+        for number, value in (self._made if is_made else self._largest).items():
             root = PINNED if number == ANY else self.find(number)
             largest[root] = max(value, largest.get(root, 0.0))
         return largest
@@ -314,7 +316,7 @@ class Watch:
         """Note the magnitudes of a layer's output that is used as it is, not only where it is positive."""
         maker = self.makers.get(tensor)
         if maker is not None:
-            self.channels.observe(tensor, maker[1], maker[0].rows)
+            self.channels.observe(tensor, maker[1], maker[0].rows, is_made=True)
 
     # layers
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, form: Form, axis: int) -> Layer | None:
