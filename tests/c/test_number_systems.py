@@ -153,7 +153,114 @@ def test_channels_at_the_ends_of_what_can_be(bias, exponents, scale_o, is_shared
     assert_proven(prove(model, tmp_path / "c"))
 
 
+# sums at the ends of bytes by hand
+
+_LOW, _HIGH, _HALF = [-128] * 20, [127] * 20, [127] * 10 + [-128] * 10
+_ROWS = [_LOW, _HIGH, _HALF, _LOW, _HIGH, _HALF, _LOW, _HIGH, _HALF, _HIGH, _LOW]
+
+
+def rows_of_bytes(outputs: int, rows: int):
+    """Rows of 20 numbers, all of them 255 or only the first one, and weights at both ends; the bias is 8192.
+
+    −128·255·20 = −652 800 = −79.7·8192 → −80, 127·255·20 = 79.1·8192 → 79, −1·255·10 = −0.3·8192 → 0,
+    −128·255 = −3.98·8192 → −4, 127·255 = 3.95·8192 → 4; and 1 of the bias.
+    """
+
+    def build_graph(g, x):
+        widths = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8}
+        scales = {"scale_x": 128.0, "scale_w": 64.0, "scale_o": 1.0}
+        w, b = np.array(_ROWS[:outputs], np.int8), np.full(outputs, 8192, np.int32)
+        return dialect(g, "LinearInt", x, w, b, **widths, **scales)
+
+    x = np.array([[255] * 20, [255] + [0] * 19], np.uint8)[:rows]
+    sums = [[-80, 79, 0, -80, 79, 0, -80, 79, 0, 79, -80], [-4, 4, 4, -4, 4, 4, -4, 4, 4, 4, -4]]
+    wanted = np.array(sums)[:rows, :outputs] + 1
+    return network(build_graph, inputs=f"uint8[{rows},20] x", outputs=f"int8[{rows},{outputs}] y"), x, wanted
+
+
+def padded_bytes(channels: int, *, group: int):
+    """Windows of 3×3 over 3×3 numbers, all of them 255, and weights of −128: 4, 6 or 9 taps lie inside the image.
+
+    A tap is −128·255 = −3.984·2¹³, so the sums of one channel are −15.9, −23.9 and −35.9. Those of 20 channels are 20 times as much,
+    in steps of 16·2¹³: −19.9, −29.9 and −44.8.
+    """
+    corner, edge, middle = (-16, -24, -36) if group == channels else (-20, -30, -45)
+    scale_w = 64.0 if group == channels else 1024.0
+
+    def build_graph(g, x):
+        window = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": group}
+        widths = {"data_bits": 8, "parameter_bits": 8, "o_bits": 8}
+        w = np.full((channels, channels // group, 3, 3), -128, np.int8)
+        return dialect(g, "Conv2dInt", x, w, **window, **widths, scale_x=128.0, scale_w=scale_w, scale_o=1.0)
+
+    shape = (1, channels, 3, 3)
+    wanted = np.broadcast_to([[corner, edge, corner], [edge, middle, edge], [corner, edge, corner]], shape)
+    text = ",".join(map(str, shape))
+    return (
+        network(build_graph, inputs=f"uint8[{text}] x", outputs=f"int8[{text}] y"),
+        np.full(shape, 255, np.uint8),
+        wanted,
+    )
+
+
+SUMS = {
+    **{f"{n} sums of a row": lambda n=n: rows_of_bytes(n, 1) for n in (1, 2, 7, 11)},
+    **{f"{n} sums of two rows": lambda n=n: rows_of_bytes(n, 2) for n in (1, 3, 5, 11)},
+    "padded, short": lambda: padded_bytes(1, group=1),
+    "padded": lambda: padded_bytes(20, group=1),
+    "padded depthwise": lambda: padded_bytes(17, group=17),
+}
+
+
+def sums_of(folder, x, *, file="net.c", pattern="", replacement="", **options) -> list:
+    """What a program of the folder gives, with a mistake where one is asked for."""
+    path = folder / file
+    text = path.read_text(encoding="utf-8")
+    assert re.search(pattern, text)
+    path.write_text(re.sub(pattern, replacement, text, count=1) if pattern else text, encoding="utf-8")
+    with build(folder, check_files=not pattern, **options) as program:
+        return program.run(None, {"x": x})[0].tolist()
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_unsigned_bytes_by_hand(name, tmp_path):
+    require_compiler()
+    model, x, wanted = SUMS[name]()
+    assert sums_of(export(model, tmp_path / "c", name="net"), x, flags=FLAGS) == wanted.tolist()
+
+
+@pytest.mark.devices
+@pytest.mark.parametrize("target", DEVICES)
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_unsigned_bytes_by_hand_on_devices(name, target, tmp_path):
+    require_target(target)
+    model, x, wanted = SUMS[name]()
+    assert sums_of(export(model, tmp_path / "c", name="net"), x, target=target) == wanted.tolist()
+
+
 # planted faults
+
+
+_CORRECTION = r'(#define LINGER_CORRECT.* X_SUM ", lsl #7\\n\\t")'
+HELIUM_FAULTS = {
+    "127 instead of 128": (_CORRECTION, r'\1 "add " SUM ", " SUM ", " X_SUM "\\n\\t"', "7 sums of a row"),
+    "weights raised by 127": ("vmov.i8 q4, #128", "vmov.i8 q4, #127", "11 sums of two rows"),
+    "no correction": (_CORRECTION, r'#define LINGER_CORRECT(SUM, X_SUM) ""', "padded, short"),
+    "what lies outside counts": (r"state->whole = length;", "state->whole = padded;", "padded"),
+    "sums of x that are not kept": (r"strd r6, r12, \[r0, #56\]", "strd r6, r6, [r0, #56]", "11 sums of two rows"),
+    "signed windows": (r"vldrb\.u16 q0", "vldrb.s16 q0", "padded depthwise"),
+}
+
+
+@pytest.mark.devices
+@pytest.mark.parametrize(("pattern", "replacement", "name"), HELIUM_FAULTS.values(), ids=HELIUM_FAULTS)
+def test_a_fault_of_unsigned_bytes_is_found_on_helium(pattern, replacement, name, tmp_path):
+    require_target("cortex-m55")
+    model, x, wanted = SUMS[name]()
+    folder = export(model, tmp_path / "c", name="net")
+    file = "linger_depthwise.h" if "depthwise" in name else "linger_dots.h"
+    given = sums_of(folder, x, file=file, pattern=pattern, replacement=replacement, target="cortex-m55")
+    assert given != wanted.tolist()
 
 
 def faulty(folder, pattern, replacement) -> Program:

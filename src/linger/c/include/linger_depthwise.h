@@ -705,6 +705,63 @@ LINGER_SHARED void linger_depthwise_pixel(linger_depthwise_state *state)
 
 #undef LINGER_WIDEN_AND_ADD
 
+/* Eight channels of a tap: x is widened with zeros and w with its sign, so products are those of 16-bit integers, up to 255 * 128
+   in 32 bits, and nothing has to be corrected. */
+#define LINGER_UNSIGNED_EIGHT(X, W, EVEN, ODD)                                                                                \
+    "vldrb.u16 q0, [" X "], #8\n\t"                                                                                           \
+    "vldrb.s16 q1, [" W "], #8\n\t"                                                                                           \
+    "vmullb.s16 q2, q0, q1\n\t"                                                                                               \
+    "vmullt.s16 q3, q0, q1\n\t"                                                                                               \
+    "vadd.i32 " EVEN ", " EVEN ", q2\n\t"                                                                                     \
+    "vadd.i32 " ODD ", " ODD ", q3\n\t"
+
+#define LINGER_UNSIGNED_TAP(X, W) LINGER_UNSIGNED_EIGHT(X, W, "q4", "q5") LINGER_UNSIGNED_EIGHT(X, W, "q6", "q7")
+
+/* The same blocks of unsigned bytes: two products of them may leave the 16 bits that a pair of signed taps has. */
+LINGER_SHARED void linger_depthwise_unsigned_pixel(linger_depthwise_state *state)
+{
+    register linger_depthwise_state *argument __asm__("r0") = state;
+    __asm__ volatile("push {r7, r9, r11}\n\t"
+                     "ldrd r10, r7, [r0, #4]\n\t"
+                     "ldrd r11, r12, [r0, #12]\n\t"
+                     "ldrd r9, r1, [r0, #20]\n\t"
+                     /* a block */
+                     "1:\n\t"
+                     "add r8, r12, #32\n\t"
+                     "vld20.32 {q4, q5}, [r12]\n\t"
+                     "vld21.32 {q4, q5}, [r12]\n\t"
+                     "vld20.32 {q6, q7}, [r8]\n\t"
+                     "vld21.32 {q6, q7}, [r8]\n\t"
+                     "add r12, r12, r9\n\t"
+                     "ldr r2, [r0]\n\t"
+                     "wls lr, r10, 3f\n\t"
+                     /* a pair of taps */
+                     "2:\n\t"
+                     "ldm r2, {r3, r4, r5, r6}\n\t" LINGER_UNSIGNED_TAP("r3", "r4") LINGER_UNSIGNED_TAP("r5", "r6")
+                     "stm r2!, {r3, r4, r5, r6}\n\t"
+                     "le lr, 2b\n\t"
+                     "3:\n\t"
+                     "cmp r7, #0\n\t"
+                     "beq 4f\n\t"
+                     "ldrd r3, r4, [r2]\n\t" LINGER_UNSIGNED_TAP("r3", "r4")
+                     "strd r3, r4, [r2]\n\t"
+                     "4:\n\t"
+                     "vst20.32 {q4, q5}, [r1]\n\t"
+                     "vst21.32 {q4, q5}, [r1]!\n\t"
+                     "vst20.32 {q6, q7}, [r1]\n\t"
+                     "vst21.32 {q6, q7}, [r1]!\n\t"
+                     "subs r11, r11, #1\n\t"
+                     "bne 1b\n\t"
+                     "pop {r7, r9, r11}\n\t"
+                     : "+r"(argument)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "q3", "q4", "q5", "q6",
+                       "q7", "cc", "memory");
+}
+
+#undef LINGER_UNSIGNED_TAP
+#undef LINGER_UNSIGNED_EIGHT
+
 /* Channels that are less than a block, eight at a time, widened to 16 bits; the products of even and of odd channels are two
    vectors of 32-bit sums. */
 LINGER_INSIDE void linger_depthwise_rest(int32_t *restrict sums, int32_t channels, const int8_t *restrict x, int32_t rows,
@@ -757,8 +814,7 @@ LINGER_INSIDE void linger_depthwise_of_bytes(int32_t *restrict sums, int32_t pix
 {
     static const int32_t zeros[16] = {0};
     const int64_t count = (int64_t)rows * columns;
-    /* two products of unsigned by signed bytes may leave the 16 bits that a pair of taps has */
-    const int32_t blocks = ((is_unsigned == 0) && (count > 0) && (count <= LINGER_TAPS)) ? (channels / 16) : 0;
+    const int32_t blocks = ((count > 0) && (count <= LINGER_TAPS)) ? (channels / 16) : 0;
     const int32_t first = blocks * 16;
     int32_t p;
     if (blocks > 0) {
@@ -792,7 +848,7 @@ LINGER_INSIDE void linger_depthwise_of_bytes(int32_t *restrict sums, int32_t pix
         for (p = 0; p < pixels; p++) {
             state.taps = taps[p];
             state.sums = &sums[p * channels];
-            linger_depthwise_pixel(&state);
+            (is_unsigned != 0) ? linger_depthwise_unsigned_pixel(&state) : linger_depthwise_pixel(&state);
         }
     }
     for (p = 0; (p < pixels) && (first < channels); p++) {

@@ -571,10 +571,17 @@ typedef struct {
     int32_t bias_step;   /* 44: from the bias of one pair to the next, in bytes; 0 where there is no bias */
     int32_t *sums;       /* 48: of the first output that is left */
     int32_t sums_pixel;  /* 52: from the sums of one pixel to those of the next, in bytes */
+#if defined(LINGER_HELIUM)
+    int32_t x_sums[2]; /* 56: the sums of both pixels' numbers, where those are unsigned */
+#endif
 } linger_dots_state;
 
 /* Compiles only where pointers have four bytes. */
+#if defined(LINGER_HELIUM)
+typedef char linger_dots_state_is_packed[(sizeof(linger_dots_state) == 64U) ? 1 : -1];
+#else
 typedef char linger_dots_state_is_packed[(sizeof(linger_dots_state) == 56U) ? 1 : -1];
+#endif
 
 #endif
 
@@ -768,19 +775,19 @@ LINGER_INSIDE void linger_set_lengths(linger_dots_state *state, int32_t x_step, 
 
 #elif defined(LINGER_HELIUM)
 
-/* A pair of outputs: r1, r3 are the pixels, r5 and W_1 the outputs, r4, r6 the sums of the first pixel, r8, r10 of the second. */
-#define LINGER_BEGIN_PAIR(RUNS, W_1)                                                                                          \
+/* A pair of outputs: r1, r3 are the pixels, r5, r12 the outputs, r4, r6 the sums of the first pixel, r8, r10 of the second. */
+#define LINGER_BEGIN_PAIR                                                                                                     \
     "1:\n\t"                                                                                                                  \
     "ldrd r1, r3, [r0, #24]\n\t"                                                                                              \
-    "ldrd r5, " W_1 ", [r0, #32]\n\t"                                                                                         \
+    "ldrd r5, r12, [r0, #32]\n\t"                                                                                             \
     "ldrd r2, lr, [r0, #40]\n\t"                                                                                              \
     "ldrd r4, r6, [r2]\n\t"                                                                                                   \
     "add r2, r2, lr\n\t"                                                                                                      \
     "str r2, [r0, #40]\n\t"                                                                                                   \
-    "add lr, r5, " W_1 ", lsl #1\n\t"                                                                                         \
+    "add lr, r5, r12, lsl #1\n\t"                                                                                             \
     "str lr, [r0, #32]\n\t"                                                                                                   \
-    "add " W_1 ", " W_1 ", r5\n\t"                                                                                            \
-    "ldr " RUNS ", [r0, #16]\n\t"
+    "add r12, r12, r5\n\t"                                                                                                    \
+    "ldr r2, [r0, #16]\n\t"
 
 /* The next pair; r1 is where this one's sums were written. */
 #define LINGER_END_PAIR                                                                                                       \
@@ -791,103 +798,262 @@ LINGER_INSIDE void linger_set_lengths(linger_dots_state *state, int32_t x_step, 
     "str r2, [r0, #20]\n\t"                                                                                                   \
     "bne 1b\n\t"
 
-/* There is no product of unsigned by signed bytes: unsigned ones enter as x - 128 (the same bits but the highest), and 128 times the
-   sums of the weights, in r2 and r12, are added at the end. */
-#define LINGER_BEGIN_UNSIGNED "push {r7, r9, r11}\n\tmov r11, #128\n\t"
-#define LINGER_LOWER(X, BY) "vadd.i8 " X ", " X ", " BY "\n\t"
-#define LINGER_CORRECT(SUM, BY) "add " SUM ", " SUM ", " BY ", lsl #7\n\t"
-
 /* Pairs of outputs of two pixels, 16 numbers at a time; the hardware's loop switches off the lanes behind the end of a run. All
    loops are written as instructions, because short ones are what small layers consist of. */
-#define LINGER_DEFINE_DOTS_OF_TWO(NAME, BEGIN, RUNS, W_1, CLEAR, LOWER_0, LOWER_1, SUM_0, SUM_1, CORRECT, END)                \
+LINGER_SHARED void linger_dots_of_two(linger_dots_state *state)
+{
+    register linger_dots_state *argument __asm__("r0") = state;
+    __asm__ volatile(LINGER_BEGIN_PAIR
+                     "mov r8, r4\n\t"
+                     "mov r10, r6\n\t"
+                     "2:\n\t"
+                     "ldr lr, [r0, #8]\n\t"
+                     "dlstp.8 lr, lr\n\t"
+                     "3:\n\t"
+                     "vldrb.8 q0, [r1], #16\n\t"
+                     "vldrb.8 q2, [r5], #16\n\t"
+                     "vmladava.s8 r4, q0, q2\n\t"
+                     "vldrb.8 q1, [r3], #16\n\t"
+                     "vmladava.s8 r8, q1, q2\n\t"
+                     "vldrb.8 q3, [r12], #16\n\t"
+                     "vmladava.s8 r6, q0, q3\n\t"
+                     "vmladava.s8 r10, q1, q3\n\t"
+                     "letp lr, 3b\n\t"
+                     "subs r2, r2, #1\n\t"
+                     "beq 4f\n\t"
+                     "ldr lr, [r0]\n\t"
+                     "add r1, r1, lr\n\t"
+                     "add r3, r3, lr\n\t"
+                     "ldr lr, [r0, #4]\n\t"
+                     "add r5, r5, lr\n\t"
+                     "add r12, r12, lr\n\t"
+                     "b 2b\n\t"
+                     "4:\n\t"
+                     "ldrd r1, r3, [r0, #48]\n\t"
+                     "strd r4, r6, [r1]\n\t"
+                     "add r3, r3, r1\n\t"
+                     "strd r8, r10, [r3]\n\t" LINGER_END_PAIR
+                     : "+r"(argument)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "q3", "cc", "memory");
+}
+
+/* The same for one pixel. */
+LINGER_SHARED void linger_dots_of_one(linger_dots_state *state)
+{
+    register linger_dots_state *argument __asm__("r0") = state;
+    __asm__ volatile(LINGER_BEGIN_PAIR
+                     "2:\n\t"
+                     "ldr lr, [r0, #8]\n\t"
+                     "dlstp.8 lr, lr\n\t"
+                     "3:\n\t"
+                     "vldrb.8 q0, [r1], #16\n\t"
+                     "vldrb.8 q2, [r5], #16\n\t"
+                     "vmladava.s8 r4, q0, q2\n\t"
+                     "vldrb.8 q3, [r12], #16\n\t"
+                     "vmladava.s8 r6, q0, q3\n\t"
+                     "letp lr, 3b\n\t"
+                     "subs r2, r2, #1\n\t"
+                     "beq 4f\n\t"
+                     "ldr lr, [r0]\n\t"
+                     "add r1, r1, lr\n\t"
+                     "ldr lr, [r0, #4]\n\t"
+                     "add r5, r5, lr\n\t"
+                     "add r12, r12, lr\n\t"
+                     "b 2b\n\t"
+                     "4:\n\t"
+                     "ldr r1, [r0, #48]\n\t"
+                     "strd r4, r6, [r1]\n\t" LINGER_END_PAIR
+                     : "+r"(argument)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r12", "lr", "q0", "q2", "q3", "cc", "memory");
+}
+
+#undef LINGER_BEGIN_PAIR
+#undef LINGER_END_PAIR
+
+/* Helium has no product of unsigned by signed bytes. Weights enter as w + 128 (the same bits but the highest), which is unsigned:
+
+     sum of x * w = sum of x * (w + 128) - 128 * sum of x
+
+   over the same numbers, those that lie inside the image and before the end of a run: a lane that the loop switches off adds nothing
+   to either sum. Registers wrap around modulo 2^32, and what is left at the end fits (see above), so the detour is exact. The sums
+   of x serve all outputs of a call, and a vector of weights is raised once for both pixels. */
+#define LINGER_RAISE(W) "veor " W ", " W ", q4\n\t"
+#define LINGER_CORRECT(SUM, X_SUM) "sub " SUM ", " SUM ", " X_SUM ", lsl #7\n\t"
+
+/* Some outputs at a time: BEGIN loads pixels, outputs and biases, LOOP multiplies 16 numbers, NEXT goes on to the next run, WRITE
+   stores the sums at r1. r11 counts the runs, q4 raises. Registers that a compiler may reserve (r7, r9, r11) are saved here. */
+#define LINGER_DEFINE_UNSIGNED_DOTS(NAME, BEGIN, LOOP, NEXT, WRITE)                                                           \
     LINGER_SHARED void NAME(linger_dots_state *state)                                                                         \
     {                                                                                                                         \
         register linger_dots_state *argument __asm__("r0") = state;                                                           \
-        __asm__ volatile(BEGIN LINGER_BEGIN_PAIR(RUNS, W_1) CLEAR                                                             \
-                         "mov r8, r4\n\t"                                                                                     \
-                         "mov r10, r6\n\t"                                                                                    \
+        __asm__ volatile("push {r7, r9, r11}\n\t"                                                                             \
+                         "vmov.i8 q4, #128\n\t"                                                                               \
+                         "1:\n\t" BEGIN                                                                                       \
+                         "ldr r11, [r0, #16]\n\t"                                                                             \
                          "2:\n\t"                                                                                             \
                          "ldr lr, [r0, #8]\n\t"                                                                               \
                          "dlstp.8 lr, lr\n\t"                                                                                 \
-                         "3:\n\t"                                                                                             \
-                         "vldrb.8 q0, [r1], #16\n\t" LOWER_0                                                                  \
-                         "vldrb.8 q2, [r5], #16\n\t"                                                                          \
-                         "vmladava.s8 r4, q0, q2\n\t"                                                                         \
-                         "vldrb.8 q1, [r3], #16\n\t" LOWER_1 SUM_0                                                            \
-                         "vmladava.s8 r8, q1, q2\n\t"                                                                         \
-                         "vldrb.8 q3, [" W_1 "], #16\n\t" SUM_1                                                               \
-                         "vmladava.s8 r6, q0, q3\n\t"                                                                         \
-                         "vmladava.s8 r10, q1, q3\n\t"                                                                        \
+                         "3:\n\t" LOOP                                                                                        \
                          "letp lr, 3b\n\t"                                                                                    \
-                         "subs " RUNS ", " RUNS ", #1\n\t"                                                                    \
-                         "beq 4f\n\t"                                                                                         \
-                         "ldr lr, [r0]\n\t"                                                                                   \
-                         "add r1, r1, lr\n\t"                                                                                 \
-                         "add r3, r3, lr\n\t"                                                                                 \
-                         "ldr lr, [r0, #4]\n\t"                                                                               \
-                         "add r5, r5, lr\n\t"                                                                                 \
-                         "add " W_1 ", " W_1 ", lr\n\t"                                                                       \
+                         "subs r11, r11, #1\n\t"                                                                              \
+                         "beq 4f\n\t" NEXT                                                                                    \
                          "b 2b\n\t"                                                                                           \
-                         "4:\n\t" CORRECT                                                                                     \
-                         "ldrd r1, r3, [r0, #48]\n\t"                                                                         \
-                         "strd r4, r6, [r1]\n\t"                                                                              \
-                         "add r3, r3, r1\n\t"                                                                                 \
-                         "strd r8, r10, [r3]\n\t" LINGER_END_PAIR END                                                         \
+                         "4:\n\t"                                                                                             \
+                         "ldrd r1, r3, [r0, #48]\n\t" WRITE                                                                   \
+                         "str r1, [r0, #48]\n\t"                                                                              \
+                         "ldr r1, [r0, #20]\n\t"                                                                              \
+                         "subs r1, r1, #1\n\t"                                                                                \
+                         "str r1, [r0, #20]\n\t"                                                                              \
+                         "bne 1b\n\t"                                                                                         \
+                         "pop {r7, r9, r11}\n\t"                                                                              \
                          : "+r"(argument)                                                                                     \
                          :                                                                                                    \
-                         : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "q3", "cc",        \
+                         : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "q3", "q4", "cc",  \
                            "memory");                                                                                         \
     }
 
-LINGER_DEFINE_DOTS_OF_TWO(linger_dots_of_two, "", "r2", "r12", "", "", "", "", "", "", "")
-LINGER_DEFINE_DOTS_OF_TWO(linger_dots_of_unsigned_two, LINGER_BEGIN_UNSIGNED, "r7", "r9", "movs r2, #0\n\tmov r12, r2\n\t",
-                          LINGER_LOWER("q0", "r11"), LINGER_LOWER("q1", "r11"), "vaddva.s8 r2, q2\n\t", "vaddva.s8 r12, q3\n\t",
-                          LINGER_CORRECT("r4", "r2") LINGER_CORRECT("r6", "r12") LINGER_CORRECT("r8", "r2")
-                              LINGER_CORRECT("r10", "r12"),
-                          "pop {r7, r9, r11}\n\t")
+/* Two pixels (r1, r3) and two outputs (r5, r7): sums r2, r4 and r8, r10. Adds up the pixels (r6, r12) as well. */
+LINGER_DEFINE_UNSIGNED_DOTS(linger_dots_of_unsigned_two,
+                            "ldrd r5, r7, [r0, #32]\n\t"
+                            "ldrd r1, r3, [r0, #40]\n\t"
+                            "ldrd r2, r4, [r1]\n\t"
+                            "add r1, r1, r3\n\t"
+                            "str r1, [r0, #40]\n\t"
+                            "add r1, r5, r7, lsl #1\n\t"
+                            "str r1, [r0, #32]\n\t"
+                            "add r7, r7, r5\n\t"
+                            "mov r8, r2\n\t"
+                            "mov r10, r4\n\t"
+                            "movs r6, #0\n\t"
+                            "mov r12, r6\n\t"
+                            "ldrd r1, r3, [r0, #24]\n\t",
+                            "vldrb.8 q2, [r5], #16\n\t" LINGER_RAISE("q2")
+                            "vldrb.8 q0, [r1], #16\n\t"
+                            "vmladava.u8 r2, q0, q2\n\t"
+                            "vldrb.8 q1, [r3], #16\n\t"
+                            "vmladava.u8 r8, q1, q2\n\t"
+                            "vldrb.8 q3, [r7], #16\n\t" LINGER_RAISE("q3")
+                            "vmladava.u8 r4, q0, q3\n\t"
+                            "vaddva.u8 r6, q0\n\t"
+                            "vmladava.u8 r10, q1, q3\n\t"
+                            "vaddva.u8 r12, q1\n\t",
+                            "ldr lr, [r0]\n\t"
+                            "add r1, r1, lr\n\t"
+                            "add r3, r3, lr\n\t"
+                            "ldr lr, [r0, #4]\n\t"
+                            "add r5, r5, lr\n\t"
+                            "add r7, r7, lr\n\t",
+                            "strd r6, r12, [r0, #56]\n\t"
+                            "add r3, r3, r1\n\t"
+                            LINGER_CORRECT("r2", "r6") LINGER_CORRECT("r4", "r6")
+                            LINGER_CORRECT("r8", "r12") LINGER_CORRECT("r10", "r12")
+                            "stm r1!, {r2, r4}\n\t"
+                            "strd r8, r10, [r3]\n\t")
 
-#undef LINGER_DEFINE_DOTS_OF_TWO
+/* Two pixels (r1, r3) and three outputs (r5, r7, r9): sums r2, r4, r6 and r8, r10, r12. A pair came before, so the pixels are added
+   up. */
+LINGER_DEFINE_UNSIGNED_DOTS(linger_dots_of_unsigned_six,
+                            "ldrd r5, r7, [r0, #32]\n\t"
+                            "ldrd r1, r3, [r0, #40]\n\t"
+                            "ldm r1, {r2, r4, r6}\n\t"
+                            "add r1, r1, r3\n\t"
+                            "str r1, [r0, #40]\n\t"
+                            "add r9, r5, r7, lsl #1\n\t"
+                            "add r1, r9, r7\n\t"
+                            "str r1, [r0, #32]\n\t"
+                            "add r7, r7, r5\n\t"
+                            "ldrd r1, r3, [r0, #56]\n\t"
+                            "sub r8, r2, r3, lsl #7\n\t"
+                            "sub r10, r4, r3, lsl #7\n\t"
+                            "sub r12, r6, r3, lsl #7\n\t"
+                            LINGER_CORRECT("r2", "r1") LINGER_CORRECT("r4", "r1") LINGER_CORRECT("r6", "r1")
+                            "ldrd r1, r3, [r0, #24]\n\t",
+                            "vldrb.8 q2, [r5], #16\n\t" LINGER_RAISE("q2")
+                            "vldrb.8 q0, [r1], #16\n\t"
+                            "vmladava.u8 r2, q0, q2\n\t"
+                            "vldrb.8 q1, [r3], #16\n\t"
+                            "vmladava.u8 r8, q1, q2\n\t"
+                            "vldrb.8 q3, [r7], #16\n\t" LINGER_RAISE("q3")
+                            "vmladava.u8 r4, q0, q3\n\t"
+                            "vldrb.8 q2, [r9], #16\n\t"
+                            "vmladava.u8 r10, q1, q3\n\t" LINGER_RAISE("q2")
+                            "vmladava.u8 r6, q0, q2\n\t"
+                            "vmladava.u8 r12, q1, q2\n\t",
+                            "ldr lr, [r0]\n\t"
+                            "add r1, r1, lr\n\t"
+                            "add r3, r3, lr\n\t"
+                            "ldr lr, [r0, #4]\n\t"
+                            "add r5, r5, lr\n\t"
+                            "add r7, r7, lr\n\t"
+                            "add r9, r9, lr\n\t",
+                            "add r3, r3, r1\n\t"
+                            "stm r1!, {r2, r4, r6}\n\t"
+                            "stm r3, {r8, r10, r12}\n\t")
 
-/* The same for one pixel. */
-#define LINGER_DEFINE_DOTS_OF_ONE(NAME, BEGIN, RUNS, W_1, CLEAR, LOWER, SUM_0, SUM_1, CORRECT, END)                           \
-    LINGER_SHARED void NAME(linger_dots_state *state)                                                                         \
-    {                                                                                                                         \
-        register linger_dots_state *argument __asm__("r0") = state;                                                           \
-        __asm__ volatile(BEGIN LINGER_BEGIN_PAIR(RUNS, W_1) CLEAR                                                             \
-                         "2:\n\t"                                                                                             \
-                         "ldr lr, [r0, #8]\n\t"                                                                               \
-                         "dlstp.8 lr, lr\n\t"                                                                                 \
-                         "3:\n\t"                                                                                             \
-                         "vldrb.8 q0, [r1], #16\n\t" LOWER                                                                    \
-                         "vldrb.8 q2, [r5], #16\n\t" SUM_0                                                                    \
-                         "vmladava.s8 r4, q0, q2\n\t"                                                                         \
-                         "vldrb.8 q3, [" W_1 "], #16\n\t" SUM_1                                                               \
-                         "vmladava.s8 r6, q0, q3\n\t"                                                                         \
-                         "letp lr, 3b\n\t"                                                                                    \
-                         "subs " RUNS ", " RUNS ", #1\n\t"                                                                    \
-                         "beq 4f\n\t"                                                                                         \
-                         "ldr lr, [r0]\n\t"                                                                                   \
-                         "add r1, r1, lr\n\t"                                                                                 \
-                         "ldr lr, [r0, #4]\n\t"                                                                               \
-                         "add r5, r5, lr\n\t"                                                                                 \
-                         "add " W_1 ", " W_1 ", lr\n\t"                                                                       \
-                         "b 2b\n\t"                                                                                           \
-                         "4:\n\t" CORRECT                                                                                     \
-                         "ldr r1, [r0, #48]\n\t"                                                                              \
-                         "strd r4, r6, [r1]\n\t" LINGER_END_PAIR END                                                          \
-                         : "+r"(argument)                                                                                     \
-                         :                                                                                                    \
-                         : "r1", "r2", "r3", "r4", "r5", "r6", "r12", "lr", "q0", "q2", "q3", "cc",  "memory");               \
-    }
+/* One pixel (r1) and two outputs (r3, r5): sums r2, r4. Adds up the pixel (r6) as well. */
+LINGER_DEFINE_UNSIGNED_DOTS(linger_dots_of_unsigned_one,
+                            "ldrd r3, r5, [r0, #32]\n\t"
+                            "ldrd r1, r12, [r0, #40]\n\t"
+                            "ldrd r2, r4, [r1]\n\t"
+                            "add r1, r1, r12\n\t"
+                            "str r1, [r0, #40]\n\t"
+                            "add r1, r3, r5, lsl #1\n\t"
+                            "str r1, [r0, #32]\n\t"
+                            "add r5, r5, r3\n\t"
+                            "movs r6, #0\n\t"
+                            "ldr r1, [r0, #24]\n\t",
+                            "vldrb.8 q2, [r3], #16\n\t" LINGER_RAISE("q2")
+                            "vldrb.8 q0, [r1], #16\n\t"
+                            "vmladava.u8 r2, q0, q2\n\t"
+                            "vldrb.8 q3, [r5], #16\n\t" LINGER_RAISE("q3")
+                            "vmladava.u8 r4, q0, q3\n\t"
+                            "vaddva.u8 r6, q0\n\t",
+                            "ldr lr, [r0]\n\t"
+                            "add r1, r1, lr\n\t"
+                            "ldr lr, [r0, #4]\n\t"
+                            "add r3, r3, lr\n\t"
+                            "add r5, r5, lr\n\t",
+                            "str r6, [r0, #56]\n\t"
+                            LINGER_CORRECT("r2", "r6") LINGER_CORRECT("r4", "r6")
+                            "stm r1!, {r2, r4}\n\t")
 
-LINGER_DEFINE_DOTS_OF_ONE(linger_dots_of_one, "", "r2", "r12", "", "", "", "", "", "")
-LINGER_DEFINE_DOTS_OF_ONE(linger_dots_of_unsigned_one, LINGER_BEGIN_UNSIGNED, "r7", "r9", "movs r2, #0\n\tmov r12, r2\n\t",
-                          LINGER_LOWER("q0", "r11"), "vaddva.s8 r2, q2\n\t", "vaddva.s8 r12, q3\n\t",
-                          LINGER_CORRECT("r4", "r2") LINGER_CORRECT("r6", "r12"), "pop {r7, r9, r11}\n\t")
+/* One pixel (r1) and four outputs (r3, r5, r7, r9): sums r2, r4, r6, r8. A pair came before, so the pixel is added up. */
+LINGER_DEFINE_UNSIGNED_DOTS(linger_dots_of_unsigned_four,
+                            "ldrd r3, r5, [r0, #32]\n\t"
+                            "ldrd r1, r12, [r0, #40]\n\t"
+                            "ldm r1, {r2, r4, r6, r8}\n\t"
+                            "add r1, r1, r12\n\t"
+                            "str r1, [r0, #40]\n\t"
+                            "add r7, r3, r5, lsl #1\n\t"
+                            "add r1, r3, r5, lsl #2\n\t"
+                            "str r1, [r0, #32]\n\t"
+                            "add r9, r7, r5\n\t"
+                            "add r5, r5, r3\n\t"
+                            "ldr r1, [r0, #56]\n\t"
+                            LINGER_CORRECT("r2", "r1") LINGER_CORRECT("r4", "r1")
+                            LINGER_CORRECT("r6", "r1") LINGER_CORRECT("r8", "r1")
+                            "ldr r1, [r0, #24]\n\t",
+                            "vldrb.8 q2, [r3], #16\n\t" LINGER_RAISE("q2")
+                            "vldrb.8 q0, [r1], #16\n\t"
+                            "vmladava.u8 r2, q0, q2\n\t"
+                            "vldrb.8 q3, [r5], #16\n\t" LINGER_RAISE("q3")
+                            "vmladava.u8 r4, q0, q3\n\t"
+                            "vldrb.8 q2, [r7], #16\n\t" LINGER_RAISE("q2")
+                            "vmladava.u8 r6, q0, q2\n\t"
+                            "vldrb.8 q3, [r9], #16\n\t" LINGER_RAISE("q3")
+                            "vmladava.u8 r8, q0, q3\n\t",
+                            "ldr lr, [r0]\n\t"
+                            "add r1, r1, lr\n\t"
+                            "ldr lr, [r0, #4]\n\t"
+                            "add r3, r3, lr\n\t"
+                            "add r5, r5, lr\n\t"
+                            "add r7, r7, lr\n\t"
+                            "add r9, r9, lr\n\t",
+                            "stm r1!, {r2, r4, r6, r8}\n\t")
 
-#undef LINGER_DEFINE_DOTS_OF_ONE
-#undef LINGER_BEGIN_PAIR
-#undef LINGER_END_PAIR
+#undef LINGER_DEFINE_UNSIGNED_DOTS
 
 /* The loop over a run leaves its pointers behind a whole vector. */
 LINGER_INSIDE void linger_set_lengths(linger_dots_state *state, int32_t x_step, int32_t w_step, int32_t length)
@@ -946,47 +1112,101 @@ LINGER_SHARED void linger_join_runs(linger_short_windows *to, const linger_dots_
 }
 
 /* A single run of at most 16 numbers: those of x stay in registers for all outputs, whose number is `rest`. */
-#define LINGER_DEFINE_DOTS_OF_VECTOR(NAME, LOWER, CORRECT)                                                                    \
-    LINGER_SHARED void NAME(linger_dots_state *state)                                                                         \
-    {                                                                                                                         \
-        register linger_dots_state *argument __asm__("r0") = state;                                                           \
-        __asm__ volatile("ldrd r1, r2, [r0, #24]\n\t"                                                                         \
-                         "ldrd r4, lr, [r0, #8]\n\t"                                                                          \
-                         "vctp.8 r4\n\t"                                                                                      \
-                         "vpstt\n\t"                                                                                          \
-                         "vldrbt.8 q0, [r1]\n\t"                                                                              \
-                         "vldrbt.8 q1, [r2]\n\t" LOWER                                                                        \
-                         "ldrd r5, r6, [r0, #32]\n\t"                                                                         \
-                         "ldrd r2, r3, [r0, #40]\n\t"                                                                         \
-                         "lsrs r3, r3, #1\n\t"                                                                                \
-                         "ldrd r1, r10, [r0, #48]\n\t"                                                                        \
-                         "dls lr, lr\n\t"                                                                                     \
-                         "1:\n\t"                                                                                             \
-                         "vpst\n\t"                                                                                           \
-                         "vldrbt.8 q2, [r5]\n\t"                                                                              \
-                         "ldr r4, [r2]\n\t"                                                                                   \
-                         "add r2, r2, r3\n\t"                                                                                 \
-                         "add r5, r5, r6\n\t" CORRECT                                                                         \
-                         "mov r8, r4\n\t"                                                                                     \
-                         "vmladava.s8 r4, q0, q2\n\t"                                                                         \
-                         "vmladava.s8 r8, q1, q2\n\t"                                                                         \
-                         "str r8, [r1, r10]\n\t"                                                                              \
-                         "str r4, [r1], #4\n\t"                                                                               \
-                         "le lr, 1b\n\t"                                                                                      \
-                         : "+r"(argument)                                                                                     \
-                         :                                                                                                    \
-                         : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "cc",              \
-                           "memory");                                                                                         \
-    }
+LINGER_SHARED void linger_dots_of_vector(linger_dots_state *state)
+{
+    register linger_dots_state *argument __asm__("r0") = state;
+    __asm__ volatile("ldrd r1, r2, [r0, #24]\n\t"
+                     "ldrd r4, lr, [r0, #8]\n\t"
+                     "vctp.8 r4\n\t"
+                     "vpstt\n\t"
+                     "vldrbt.8 q0, [r1]\n\t"
+                     "vldrbt.8 q1, [r2]\n\t"
+                     "ldrd r5, r6, [r0, #32]\n\t"
+                     "ldrd r2, r3, [r0, #40]\n\t"
+                     "lsrs r3, r3, #1\n\t"
+                     "ldrd r1, r10, [r0, #48]\n\t"
+                     "dls lr, lr\n\t"
+                     "1:\n\t"
+                     "vpst\n\t"
+                     "vldrbt.8 q2, [r5]\n\t"
+                     "ldr r4, [r2]\n\t"
+                     "add r2, r2, r3\n\t"
+                     "add r5, r5, r6\n\t"
+                     "mov r8, r4\n\t"
+                     "vmladava.s8 r4, q0, q2\n\t"
+                     "vmladava.s8 r8, q1, q2\n\t"
+                     "str r8, [r1, r10]\n\t"
+                     "str r4, [r1], #4\n\t"
+                     "le lr, 1b\n\t"
+                     : "+r"(argument)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "lr", "q0", "q1", "q2", "cc", "memory");
+}
 
-LINGER_DEFINE_DOTS_OF_VECTOR(linger_dots_of_vector, "", "")
-LINGER_DEFINE_DOTS_OF_VECTOR(linger_dots_of_unsigned_vector,
-                             "mov r12, #128\n\t" LINGER_LOWER("q0", "r12") LINGER_LOWER("q1", "r12"),
-                             "vaddv.s8 r12, q2\n\t" LINGER_CORRECT("r4", "r12"))
+/* The same of unsigned bytes (see LINGER_RAISE), in pairs of outputs, and the last of an odd number alone. The sums of x are in r7
+   and r11. */
+LINGER_SHARED void linger_dots_of_unsigned_vector(linger_dots_state *state)
+{
+    register linger_dots_state *argument __asm__("r0") = state;
+    __asm__ volatile("push {r0, r7, r9, r11}\n\t"
+                     "ldrd r1, r2, [r0, #24]\n\t"
+                     "ldrd r4, lr, [r0, #8]\n\t"
+                     "vctp.8 r4\n\t"
+                     "vpstt\n\t"
+                     "vldrbt.8 q0, [r1]\n\t"
+                     "vldrbt.8 q1, [r2]\n\t"
+                     "vaddv.u8 r4, q0\n\t"
+                     "mov r7, r4\n\t"
+                     "vaddv.u8 r4, q1\n\t"
+                     "mov r11, r4\n\t"
+                     "vmov.i8 q4, #128\n\t"
+                     "ldrd r5, r6, [r0, #32]\n\t"
+                     "add r3, r5, r6\n\t"
+                     "lsls r6, r6, #1\n\t"
+                     "ldrd r1, r9, [r0, #48]\n\t"
+                     "add r9, r9, r1\n\t"
+                     "ldrd r2, r0, [r0, #40]\n\t"
+                     "lsr lr, lr, #1\n\t"
+                     "wls lr, lr, 2f\n\t"
+                     "1:\n\t"
+                     "vpstt\n\t"
+                     "vldrbt.8 q2, [r5]\n\t"
+                     "vldrbt.8 q3, [r3]\n\t"
+                     "ldrd r4, r8, [r2]\n\t"
+                     "add r2, r2, r0\n\t" LINGER_RAISE("q2")
+                     "add r5, r5, r6\n\t" LINGER_RAISE("q3")
+                     "add r3, r3, r6\n\t"
+                     "sub r10, r4, r11, lsl #7\n\t"
+                     "sub r12, r8, r11, lsl #7\n\t" LINGER_CORRECT("r4", "r7") LINGER_CORRECT("r8", "r7")
+                     "vmladava.u8 r4, q0, q2\n\t"
+                     "vmladava.u8 r10, q1, q2\n\t"
+                     "vmladava.u8 r8, q0, q3\n\t"
+                     "vmladava.u8 r12, q1, q3\n\t"
+                     "strd r10, r12, [r9], #8\n\t"
+                     "strd r4, r8, [r1], #8\n\t"
+                     "le lr, 1b\n\t"
+                     "2:\n\t"
+                     "ldr r0, [sp]\n\t"
+                     "ldr r6, [r0, #12]\n\t"
+                     "lsls r6, r6, #31\n\t"
+                     "beq 3f\n\t"
+                     "vpst\n\t"
+                     "vldrbt.8 q2, [r5]\n\t"
+                     "ldr r4, [r2]\n\t" LINGER_RAISE("q2")
+                     "sub r10, r4, r11, lsl #7\n\t" LINGER_CORRECT("r4", "r7")
+                     "vmladava.u8 r4, q0, q2\n\t"
+                     "vmladava.u8 r10, q1, q2\n\t"
+                     "str r10, [r9]\n\t"
+                     "str r4, [r1]\n\t"
+                     "3:\n\t"
+                     "pop {r0, r7, r9, r11}\n\t"
+                     : "+r"(argument)
+                     :
+                     : "r1", "r2", "r3", "r4", "r5", "r6", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "q3", "q4", "cc",
+                       "memory");
+}
 
-#undef LINGER_DEFINE_DOTS_OF_VECTOR
-#undef LINGER_BEGIN_UNSIGNED
-#undef LINGER_LOWER
+#undef LINGER_RAISE
 #undef LINGER_CORRECT
 
 #else
@@ -1070,6 +1290,22 @@ LINGER_INSIDE void linger_dots_of_bytes(int32_t *restrict sums, int32_t pixels, 
         state.rest = outputs;
         (is_unsigned != 0) ? linger_dots_of_unsigned_vector(&state) : linger_dots_of_vector(&state);
         left = 0;
+    }
+    if ((is_unsigned != 0) && (left > 1)) {
+        /* pairs of outputs until threes, or with one pixel fours, make up the rest; at most one output is left */
+        static const int32_t zeros[4] = {0};
+        const int32_t many = (pixels > 1) ? 3 : 4;
+        const int32_t pairs = (pixels > 1) ? (3 - (outputs % 3)) : (2 - ((outputs % 4) / 2));
+        state.bias = (bias != NULL) ? bias : zeros;
+        state.pairs = (pairs <= state.pairs) ? pairs : state.pairs;
+        left -= 2 * state.pairs;
+        (pixels > 1) ? linger_dots_of_unsigned_two(&state) : linger_dots_of_unsigned_one(&state);
+        if (left >= many) {
+            state.pairs = left / many;
+            state.bias_step = (bias != NULL) ? (4 * many) : 0;
+            left -= many * state.pairs;
+            (pixels > 1) ? linger_dots_of_unsigned_six(&state) : linger_dots_of_unsigned_four(&state);
+        }
     }
 #endif
     while (left > 0) {
