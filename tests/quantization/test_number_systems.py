@@ -4,6 +4,7 @@ import copy
 import io
 import math
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -83,7 +84,9 @@ def make(kind=Mixed):
 @pytest.mark.parametrize(
     "how", [{"per_channel": True}, {"unsigned": True}, {"target": "c"}], ids=["channels", "unsigned", "both"]
 )
-def test_every_form_has_the_integers_of_torch(images, tmp_path, how, form):
+@pytest.mark.parametrize("never_negative", [False, True], ids=["signed input", "input from 0 on"])
+def test_every_form_has_the_integers_of_torch(images, tmp_path, how, form, never_negative):
+    images = images.abs() if never_negative else images
     model = quantized(make(), images, **how)
     path = tmp_path / "net.onnx"
     linger.onnx.export(model, (images[:1],), path, form=form, dynamic_axes={"x": {0: "n"}})
@@ -224,6 +227,49 @@ def test_an_op_without_unsigned_operands_gets_signed_ones(images, tmp_path):
     linger.onnx.export(model, (images[:1],), path)
     assert "Requant" in {node.op_type for node in onnx.load(path).graph.node}
     assert linger.verify(model, path, images[:1]).differing == 0
+
+
+# inputs
+def test_an_input_that_is_never_negative_uses_all_codes(tmp_path):
+    """Images of 0 … 1: the step is 1/128 instead of 1/64, and what is below 0 later becomes 0."""
+    net = nn.Sequential(nn.Linear(2, 1, bias=False)).eval()
+    nn.init.ones_(net[0].weight)
+    x = torch.tensor([[0.0, 1.0], [0.5, 0.25]])
+    model = linger.init(copy.deepcopy(net), unsigned=True).eval()
+    with linger.calibration():
+        model(x)
+    assert ranges_of(model)["0.x"].scale == 128.0
+    path = tmp_path / "net.onnx"
+    linger.onnx.export(model, (x[:1],), path, form="bare", dynamic_axes={"input": {0: "n"}})
+    (quant, *_) = onnx.load(path).graph.node
+    assert {a.name: a.i for a in quant.attribute if a.name == "o_unsigned"} == {"o_unsigned": 1}
+    found = linger.Session(path).intermediates({"input": np.array([[-1.0, 1.5], [0.5, 3.0]], np.float32)})
+    integers = next(iter(found[name] for name in quant.output))
+    assert integers.dtype == np.uint8
+    assert integers.tolist() == [[0, 192], [64, 255]]  # worked out by hand: 128·1.5; 128·3 = 384 is beyond 255
+    assert linger.verify(model, path, torch.tensor([[-1.0, 1.5], [0.5, 3.0]])).differing == 0
+
+
+def test_one_negative_number_makes_an_input_signed_for_good():
+    model = linger.init(nn.Sequential(nn.Linear(2, 1)), unsigned=True).eval()
+    scales = []
+    for x in ([[0.0, 1.0]], [[0.0, -0.25]], [[0.0, 1.0]]):
+        with linger.calibration():
+            model(torch.tensor(x))
+        scales.append(ranges_of(model)["0.x"].scale)
+    assert scales == [128.0, 64.0, 64.0]
+    again = linger.init(nn.Sequential(nn.Linear(2, 1)), unsigned=True).eval()
+    again.load_state_dict(model.state_dict())
+    with linger.calibration():
+        again(torch.tensor([[0.0, 1.0]]))
+    assert ranges_of(again)["0.x"].scale == 64.0
+
+
+def test_an_input_without_the_choice_stays_signed():
+    model = linger.init(nn.Sequential(nn.Linear(2, 1)), per_channel=True).eval()
+    with linger.calibration():
+        model(torch.tensor([[0.0, 1.0]]))
+    assert ranges_of(model)["0.x"].scale == 64.0
 
 
 def test_wide_activations_are_signed(images):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -27,8 +28,18 @@ def start() -> tuple[Search, Trial]:
 
 def test_another_method_gives_a_finer_scale(start: tuple[Search, Trial]) -> None:
     session, before = start
-    after = STEPS["choose_ranges"](session, before, {"inputs": "mse"})
-    assert (before.model[0].scale_x.item(), after.model[0].scale_x.item()) == (64.0, 128.0)
+    after = STEPS["choose_ranges"](session, before, {"outputs": "mse"})
+    assert (before.model[0].scale_o.item(), after.model[0].scale_o.item()) == (64.0, 128.0)
+
+
+def test_no_method_cuts_an_input(start: tuple[Search, Trial]) -> None:
+    """What an input loses no later layer mends, and other data reach farther."""
+    session, before = start
+    cut = copy.deepcopy(before.model)
+    linger.choose_ranges(cut, inputs="mse")
+    assert (before.model[0].scale_x.item(), cut[0].scale_x.item()) == (64.0, 128.0)
+    with pytest.raises(NothingToDoError, match="every range is the same"):
+        STEPS["choose_ranges"](session, before, {"inputs": "mse"})
 
 
 def test_the_same_method_is_nothing_to_do(start: tuple[Search, Trial]) -> None:

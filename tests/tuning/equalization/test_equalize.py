@@ -97,7 +97,7 @@ def test_weights_alone_would_hurt_and_are_not_chosen(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module._Search, "_candidates", lambda self: [self.chains.balanced(1.0)])
     monkeypatch.setattr(module._Search, "_error", lambda self, exponents: float(exponents is None))
     linger.equalize(by_weights, data)
-    assert error(quantized_copy(by_weights, batches, None)) > 1.25 * before
+    assert error(quantized_copy(by_weights, batches, linger.init)) > 1.25 * before
 
 
 def test_nothing_to_equalize_changes_nothing() -> None:
@@ -227,7 +227,7 @@ def test_limits_are_kept_in_a_checkpoint(limited: tuple[nn.Module, nn.Module, An
     other.load_state_dict(model.state_dict())
     x = images(7)[0]
     assert torch.equal(other(x), model(x))
-    made, again = (quantized_copy(copy.deepcopy(m), [(x,)], None) for m in (model, model))
+    made, again = (quantized_copy(copy.deepcopy(m), [(x,)], linger.init) for m in (model, model))
     again.load_state_dict(made.state_dict())
     assert torch.equal(again(x).dequantize(), made(x).dequantize())
 
@@ -235,7 +235,7 @@ def test_limits_are_kept_in_a_checkpoint(limited: tuple[nn.Module, nn.Module, An
 def test_settings_in_a_file_bring_the_limits_back(limited: tuple[nn.Module, nn.Module, Any], tmp_path: Path) -> None:
     model, _, _ = limited
     x = images(7)[0]
-    made = quantized_copy(copy.deepcopy(model), [(x,)], None)
+    made = quantized_copy(copy.deepcopy(model), [(x,)], linger.init)
     linger.save_config(made, tmp_path / "c.yaml")
     again = linger.init(net(nn.ReLU6), config_file=tmp_path / "c.yaml").eval()
     again.load_state_dict(made.state_dict())
@@ -266,7 +266,7 @@ def test_limits_behind_a_batch_norm_survive_every_stage(is_traced_first: bool, t
         expected.abs().amax().detach()
     )
     assert isinstance(model[0] if is_traced_first else model[1], ChannelLimits)
-    made = quantized_copy(copy.deepcopy(model), [(x,)], None)
+    made = quantized_copy(copy.deepcopy(model), [(x,)], linger.init)
     linger.onnx.export(made, (x,), tmp_path / "m.onnx")
     assert linger.verify(made, tmp_path / "m.onnx", (x,)).ok
     linger.save_config(made, tmp_path / "c.yaml")

@@ -467,10 +467,10 @@ class Range:
             )
         if x.dtype != torch.float32:
             x = x.float()  # asked for only where needed: a trace would write a Cast
+        is_unsigned = runtime.is_unsigned and self.users.are_unsigned(call, bits, seen=x)
         magnitude = self.observe(x, call.name, now) if call.is_learning else None
         if now.calibration is not None:
             now.calibration.observe_input(call.name, x)
-        is_unsigned = runtime.is_unsigned and self.users.are_unsigned(call, bits, seen=x)
         scale = self.scale_in(call, bits)
         attributes = {"data_bits": bits, "scale_x": scale} | ({"o_unsigned": 1} if is_unsigned else {})
         call.note(reason=reason)

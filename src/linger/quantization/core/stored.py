@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from linger.dialect import Interval
 from linger.errors import UnsupportedError, UsageError
 from linger.numeric.fixed import as_float32
-from linger.numeric.torch.quantize import Scale, largest_of, magnitude_within, smallest
+from linger.numeric.torch.quantize import ZEROS, Scale, largest_of, magnitude_within, smallest
 from linger.quantization.core.observation import Calibration
 from linger.quantization.core.qtensor import QTensor
 from linger.quantization.core.runtime import (
@@ -349,7 +349,7 @@ class ReadInterval:
         """
         is_observed = self.range.observes(call.now)
         if seen is not None and is_observed:
-            is_open = self.unsigned is None or self._is_never_negative or self.is_unsigned(bits)
+            is_open = self.range.running.read() <= ZEROS or self._is_never_negative or self.is_unsigned(bits)
             # processes that train together see other data each, so there it stays as it is
             never_negative = self.is_unsigned(bits) if call.now.is_shared else is_open and bool((seen >= 0).all())
         if self.unsigned is None and is_observed:

@@ -348,6 +348,9 @@ _LIMIT_OP = "iqMin"
 _WORTH = 0.8
 """Biases are absorbed only where that takes a fifth of the error away: on other data the function may change."""
 
+_ALLOWED_DB = 0.3
+"""What factors may lose on other data, as every step of tuning may."""
+
 _SAME = 2.0**-6
 """A factor that differs from 1 by fewer bits than this is none: it would change weights for nothing."""
 
@@ -496,7 +499,7 @@ class _Search:
         made = quantized_copy(model, self.batches, self.init)
         error, there = self.measure(made), self._measure_others(made)
         if choice is None:
-            self._most = there
+            self._most = there * 10 ** (_ALLOWED_DB / 10)
         return error if math.isfinite(error) and there <= self._most else math.inf
 
 
