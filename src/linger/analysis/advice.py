@@ -52,7 +52,6 @@ class _ChannelLoss:
     """How evenly the channels of a tensor share one scale.
 
     Attributes:
-        count: Channels.
         spread_bits: log2 of the largest channel's maximum over the median one's.
         median_db: At 8 bits and the rule's format, signal to noise of the median channel.
         large: Channels that reach more than eight times as far as the median one.

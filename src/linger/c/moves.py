@@ -55,7 +55,6 @@ class Part:
 
     Attributes:
         begin: The first index of the box on each axis of the result, as it lies in memory.
-        shape: Its sizes.
         source: Which input; None: the constant `value`.
         first: The place in the input's memory of the box's first element.
         steps: For each axis what moving along it adds to the place: one number, or a table of what each index adds.
@@ -73,11 +72,7 @@ class Part:
 def map_of(node: ir.Node, shapes: Sequence[tuple[int, ...]], constants: Mapping[str, Array], opset: int) -> list[Array]:
     """For each output the place that each element is taken from, counted through all data inputs; −1 for a border.
 
-    Args:
-        node: The node.
-        shapes: The shapes of its data inputs.
-        constants: Contents by name: the inputs that are no data are among them.
-        opset: The opset of the model.
+    `shapes` are those of the data inputs; the other inputs are among the constants.
     """
     feeds = {name: constants[name] for name in settings(node) if name in constants}
     done = 1  # counted from 1, because a border without a value is 0

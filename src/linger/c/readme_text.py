@@ -112,10 +112,6 @@ def stack_bound(functions: str, includes: Iterable[str]) -> _StackBytes:
 
     Steps do not call each other, but a compiler may make one part of its caller, which then calls another one: so the arrays
     of two of them count.
-
-    Args:
-        functions: The C text of the steps.
-        includes: The headers of linger that it includes.
     """
     texts = _FUNCTION.findall(PROOF_LINES.sub("", functions))
     small, large = (sum(sorted(_arrays(text, tiles) for text in texts)[-2:]) for tiles in (1, _HELIUM_TILES))
@@ -138,13 +134,7 @@ _FLOAT = re.compile(r"\bfloat\b")
 
 
 def readme_text(face: Interface, files: Mapping[str, str], framework: str | None) -> str:
-    """README.md.
-
-    Args:
-        face: The interface.
-        files: What each file of the folder is for, by its path.
-        framework: The layout; None: plain CMake.
-    """
+    """README.md; `files` says what each file of the folder is for, by its path."""
     code = _COMMENT.sub("", PROOF_LINES.sub("", face.source.functions))
     return rendered(
         "README.md",

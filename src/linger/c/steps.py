@@ -161,11 +161,6 @@ class Plan:
     """The steps of a program in topological order, and where its tensors lie.
 
     Attributes:
-        network: The network.
-        inputs: The inputs of the network.
-        outputs: The outputs of the network.
-        steps: The steps between them.
-        layouts: The memory layout of each tensor.
         aliases: Tensors that share the memory of another one, whose name is the value.
     """
 

@@ -76,7 +76,6 @@ class Toolchain:
     """How to compile for a machine and how to run what was compiled.
 
     Attributes:
-        name: The name of the target.
         compilers: Names of its C compiler, the first that is found is taken.
         size_tool: The name of its tool `size`.
         packages: Debian packages with compiler and emulator.

@@ -147,10 +147,6 @@ class Source:
         name: The name of the network in C.
         plan: What the program does.
         arena: Where its tensors lie.
-        steps: The steps with their functions.
-        inputs: What comes in.
-        outputs: What goes out.
-        weights: Its constants.
         shown: How each tensor that a proof build shows lies in memory, by its name; its place is its number.
         functions: The text of all step functions, with the tables and helpers that they use.
         conversions: The text of the functions between real numbers and integers at the edges, a file of its own.
@@ -514,12 +510,7 @@ def core_prototype(source: Source, *, has_weights: bool) -> str:
 
 
 def core_text(source: Source, places: Mapping[str, int] | None = None) -> str:
-    """The function that runs all steps on an arena.
-
-    Args:
-        source: The program.
-        places: Where each constant array begins in the weights that the function is given; None: they are arrays.
-    """
+    """The function that runs all steps on an arena; `places`: of constants in the weights that it is given; None: they are arrays."""
     lines = [f"{core_prototype(source, has_weights=places is not None)} {{"]
     lines += ["    (void)weights;"] if places is not None and not source.weights else []
     lines += [] if source.steps else ["    (void)arena;"]

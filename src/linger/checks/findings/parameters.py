@@ -35,11 +35,9 @@ class _Accumulator:
     """Weights, bias and widths of a layer that adds products.
 
     Attributes:
-        sums: Sums of the weights of each channel.
         bias: One number per channel.
         bias_name: The bias's tensor; empty where there is none.
         data_bits: Width of what the weights are multiplied with.
-        output_bits: Width of the output.
         ratio: scale_o/(scale_x·scale_w), what an accumulator is multiplied with at the end, or one for each channel; None where
             not known.
         is_gate: The sum is not the layer's output, but goes through a gate first.

@@ -151,7 +151,6 @@ class ImageOptions:
         is_grey: One channel instead of red, green and blue.
         scale: Range of the numbers, by its name in `SCALES`.
         mean, std: Per channel or one for all; None: those of the range.
-        limit: Images at most.
     """
 
     size: tuple[int, int] | None = None
@@ -175,7 +174,6 @@ class SoundOptions:
         rate: Samples per second that every file must have; None: all have the same.
         length: Samples of a window; None: whole files, the shorter ones with zeros at their end.
         has_channel: Whether a sample is [1, length] instead of [length].
-        limit: Windows at most.
     """
 
     rate: int | None = None

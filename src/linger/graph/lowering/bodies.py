@@ -517,7 +517,6 @@ class Tensors:
 
     Attributes:
         shapes: Shapes by name; None stands for an open size.
-        types: Element types by name.
     """
 
     shapes: dict[str, Shape]

@@ -156,7 +156,6 @@ class Timed:
     """How the frames of one tensor lie in time.
 
     Attributes:
-        axis: The axis that is time.
         frames: Its size in one step.
         delay: Frame i of the stream is frame i − delay of the whole sequence, for every i that is at least 0 and at least
             `delay`. Where it is negative, the first frames of the whole sequence are zeros that the stream does not have.

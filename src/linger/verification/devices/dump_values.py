@@ -41,7 +41,6 @@ class DumpTensor:
         name: What the dump calls it.
         array: Its numbers; flat where the dump does not give the sizes.
         source: The file, for messages.
-        scale: The scale that the dump gives.
         has_shape: Whether the sizes are given.
         decimals: Digits after the point, of a text that has the same number of them everywhere.
         is_text: Whether it was read from a text, which does not give an element type.
@@ -241,14 +240,7 @@ _FEWEST_DECIMALS = 4
 
 
 def prepare(dump: DumpTensor, flat: Array, tensor: Array, name: str, scale: float | None) -> tuple[Array, list[str]]:
-    """Bring a dump into a form that can be compared with a tensor.
-
-    Args:
-        dump: The dump.
-        flat: The part of its numbers that belongs to this run.
-        tensor: The tensor that the file computes.
-        name: The tensor's name.
-        scale: The tensor's scale.
+    """Bring a dump, of which `flat` is the part that belongs to this run, into a form that can be compared with a tensor.
 
     Returns:
         The array in the tensor's shape, and the assumptions that were made.
@@ -354,12 +346,7 @@ class FoundInputs:
 
 
 def find_inputs(model: ir.Model, matched: dict[int, Matched], inputs: object = None) -> FoundInputs:
-    """The feeds of every batch of dumps.
-
-    Args:
-        model: The file.
-        matched: The dumps of every batch.
-        inputs: Inputs that the caller gave; None: they are among the dumps.
+    """The feeds of every batch of dumps; where the caller gave no inputs, they are among the dumps.
 
     Raises:
         UsageError: Given inputs that do not fit the file.

@@ -32,7 +32,6 @@ class FileRunner:
     """One side of a comparison.
 
     Args:
-        model: The file.
         label: Its name in messages, where it has no path.
         engine: "onnxruntime", or "numpy" for the reference.
     """
@@ -95,7 +94,6 @@ class TensorFact:
     """One tensor of the main graph, in the order of execution.
 
     Attributes:
-        name: The tensor's name.
         node: The name of the node that computes it; empty for an input.
         op_type: That node's type; `Input` for an input.
         order: Its place in the order of execution.

@@ -288,9 +288,7 @@ class WitnessStand:
     """Asks one witness, batch by batch.
 
     Args:
-        witness: The witness.
         label: What messages call it; two witnesses have different labels.
-        outputs: The names of the file's outputs.
     """
 
     def __init__(self, witness: Witness, label: str, outputs: Sequence[str]) -> None:
