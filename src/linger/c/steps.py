@@ -198,7 +198,7 @@ def make_plan(network: FixedNetwork) -> Plan:
 def _inputs(network: FixedNetwork) -> tuple[Edge, ...]:
     readers, edges = network.readers(), []
     for name in network.inputs:
-        quants = [node for node in readers.get(name, []) if node.op_type == "Quant" and is_dialect(node)]
+        quants = [node for node in readers.get(name, []) if is_dialect(node, "Quant")]
         is_quantized = len(quants) == len(readers.get(name, [])) == 1 and name not in network.outputs
         edges.append(Edge(name, str(quants[0].outputs[0].name), quants[0]) if is_quantized else Edge(name, name, None))
     return tuple(edges)
@@ -215,7 +215,7 @@ def _outputs(network: FixedNetwork) -> tuple[Edge, ...]:
     edges = []
     for name in network.outputs:
         node = producers[name]
-        is_dequantized = node.op_type == "Dequant" and is_dialect(node) and not readers.get(name)
+        is_dequantized = is_dialect(node, "Dequant") and not readers.get(name)
         edges.append(Edge(name, next(value_names(node.inputs)), node) if is_dequantized else Edge(name, name, None))
     return tuple(edges)
 
