@@ -220,19 +220,6 @@ def _outputs(network: FixedNetwork) -> tuple[Edge, ...]:
     return tuple(edges)
 
 
-def function_inputs(
-    network: FixedNetwork, node: ir.Node, layouts: Mapping[str, Layout] | None = None
-) -> list[Input | None]:
-    """The inputs of a dialect node, in the form that its C function takes."""
-    op = op_of(node)
-    return op.arrange(
-        [
-            None if value is None or not value.name else input_of(network, value.name, layouts, (node, op, index))
-            for index, value in enumerate(node.inputs)
-        ]
-    )
-
-
 def input_of(
     network: FixedNetwork, name: str, layouts: Mapping[str, Layout] | None, use: tuple[ir.Node, Op, int] | None = None
 ) -> Input:
@@ -296,13 +283,13 @@ class _Fusion:
         """The names of the inputs that a node reads element by element, and the number of operations per element."""
         op = op_of(node)
         if node not in self._elementwise_cache:
-            inputs, title = function_inputs(self._network, node), describe(node)
+            names = op.arrange([None if v is None else v.name for v in node.inputs])
+            inputs = [input_of(self._network, name, None) if name else None for name in names]
             try:
-                positions, cost = elementwise_inputs(op.body, inputs, attributes_of(node, op), title=title)
+                positions, cost = elementwise_inputs(op.body, inputs, attributes_of(node, op), title=describe(node))
             except UnsupportedError as error:
                 self._problems.append(str(error).removesuffix("."))
                 positions, cost = frozenset(), 0
-            names = op.arrange([None if v is None else v.name for v in node.inputs])
             self._elementwise_cache[node] = {str(names[i]) for i in positions}, cost
         return self._elementwise_cache[node]
 
