@@ -16,6 +16,7 @@ from linger.errors import UsageError, listing
 from linger.graph.core.dialects import makes_unsigned
 from linger.graph.core.nodes import required_inputs
 from linger.verification.array_files import Array, load_arrays, natural_order, read_text
+from linger.verification.devices.comparison_result import times
 from linger.verification.devices.dump_manifest import NAMES, ManifestEntry, read_manifest
 from linger.verification.feeds import Feed, cut, fitted, given_feeds
 
@@ -251,7 +252,7 @@ def prepare(dump: DumpTensor, flat: Array, tensor: Array, name: str, scale: floa
     if flat.size != tensor.size:
         much = "short" if flat.size < tensor.size else "long"
         raise UsageError(
-            f"{dump.source}: it is too {much}: {flat.size} numbers; {name} has {tensor.size} ({_times(tensor.shape)})."
+            f"{dump.source}: it is too {much}: {flat.size} numbers; {name} has {tensor.size} ({times(tensor.shape)})."
         )
     notes = _shape_notes(dump, flat, tensor)
     array = flat.reshape(tensor.shape)
@@ -272,7 +273,7 @@ def _shape_notes(dump: DumpTensor, flat: Array, tensor: Array) -> list[str]:
         return []
     if [n for n in flat.shape if n != 1] == [n for n in tensor.shape if n != 1]:
         return []
-    text = f"sizes {_times(flat.shape)} read one after the other as {_times(tensor.shape)}"
+    text = f"sizes {times(flat.shape)} read one after the other as {times(tensor.shape)}"
     if tensor.ndim > 2 and flat.shape == np.moveaxis(tensor, 1, -1).shape:  # there are axes behind the channels
         text += "; if the channels come last, say layout NHWC in a manifest"
     return [text]
@@ -322,10 +323,6 @@ def _narrowed(array: Array, tensor: Array) -> Array:
     """Convert whole numbers of a text to the tensor's type, if they fit: a text has no type that could differ."""
     cast = array.astype(tensor.dtype) if array.dtype.kind == "i" and tensor.dtype.kind in "iub" else array
     return cast if np.array_equal(cast, array) else array
-
-
-def _times(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
 
 
 @dataclass
