@@ -362,12 +362,8 @@ def write_source(
 ) -> Source:
     """Write the C of a plan.
 
-    Args:
-        plan: What the program does.
-        name: The name of the network in C.
-        edge_orders: The axes of edges from the outermost to the innermost, by name, where the caller has another order
-            than the file.
-        carried: Edges that are no business of the caller: the states of a stream.
+    `edge_orders` are the axes of edges from the outermost to the innermost, by name, where the caller has another order than
+    the file; `carried` edges are no business of the caller: the states of a stream.
 
     Raises:
         UnsupportedError: Steps that have no C, all of them.

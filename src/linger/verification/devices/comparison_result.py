@@ -111,14 +111,8 @@ class TensorDifference:
     ) -> None:
         """Count one batch.
 
-        Args:
-            batch: Its number.
-            a: The tensor of a.
-            b: The tensor of b.
-            scale_a: The scale of a, where it is known.
-            scale_b: The scale of b.
-            bits: The width of the integers, where it is less than that of their type.
-            tolerance: How far two floats without a scale may lie apart, as a part of the largest |a|.
+        `bits` is the width of the integers, where it is less than that of their type; `tolerance`, a part of the largest |a|, is
+        how far two floats without a scale may lie apart.
         """
         self.dtype_a, self.dtype_b, self.shape = str(a.dtype), str(b.dtype), a.shape
         self._note_types(a, b, scale_a, scale_b)

@@ -29,12 +29,7 @@ _MOVING = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeez
 
 
 class FileRunner:
-    """One side of a comparison.
-
-    Args:
-        label: Its name in messages, where it has no path.
-        engine: "onnxruntime", or "numpy" for the reference.
-    """
+    """One side of a comparison, run by "onnxruntime" or by "numpy"; `label` is its name in messages, where it has no path."""
 
     def __init__(self, model: ModelLike, label: str, engine: str = "onnxruntime") -> None:
         if engine not in ENGINES:
