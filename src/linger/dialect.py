@@ -55,6 +55,13 @@ def only_in_place(x: object, inplace: bool = False) -> Mapping[str, Any]:  # noq
     return {}
 
 
+def recurrent_layer(layer: Any) -> Settings:
+    """Its sizes are those of its weights."""
+    if layer.proj_size:
+        return Refusal("proj_size makes the state smaller by a product that has no integer form")
+    return {}
+
+
 def two_operands(x: object, other: object) -> Mapping[str, Any]:
     """The binding of a function of two tensors without settings."""
     del x, other

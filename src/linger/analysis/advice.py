@@ -52,7 +52,6 @@ class _ChannelLoss:
     """How evenly the channels of a tensor share one scale.
 
     Attributes:
-        count: Channels.
         spread_bits: log2 of the largest channel's maximum over the median one's.
         median_db: At 8 bits and the rule's format, signal to noise of the median channel.
         large: Channels that reach more than eight times as far as the median one.
@@ -118,10 +117,7 @@ class _Sums:
 def measure_loss(values: Values, magnitudes: Magnitudes, channels: int | None = None) -> _Loss | None:
     """The loss of a tensor whose magnitudes are known; None where there is nothing to lose (no values, all zero).
 
-    Args:
-        values: The numbers; floats.
-        magnitudes: Their statistics.
-        channels: How many equal parts the numbers consist of, one after the other (the output channels of a weight).
+    `channels`: how many equal parts the numbers consist of, one after the other (the output channels of a weight).
     """
     if not magnitudes.count or magnitudes.maximum == 0:
         return None

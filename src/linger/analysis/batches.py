@@ -229,14 +229,9 @@ def first_pass(model: object, inputs: object, where: str, extra: Mapping[str, An
 def read_arguments(
     forward: Forward, item: object, extra: Mapping[str, Any] | None = None, *, where: str, is_item: bool = False
 ) -> Pass:
-    """(args, kwargs) of one pass: the first reading that forward takes.
+    """(args, kwargs) of one pass: the first reading that forward takes of a batch in any form.
 
-    Args:
-        forward: What takes them.
-        item: One batch in any form.
-        extra: Further keywords of the pass.
-        where: Whose argument it is.
-        is_item: It comes out of an iterable: a list holds arguments, too, and labels may be anything.
+    One that `is_item` comes out of an iterable: a list holds arguments, too, and labels may be anything.
 
     Raises:
         UsageError: No reading fits.

@@ -122,8 +122,6 @@ class Stored:
 
     Attributes:
         name: Its key.
-        shape: Its sizes.
-        dtype: Its element type.
         open: Gives its numbers, within the limit of the layer if that has one.
         note: Anything unusual.
         pair_limit: Of a convolution's weight, the limit that holds once the batch norm beside it is folded in.

@@ -112,10 +112,8 @@ class Magnitudes:
     Attributes:
         count: Finite values.
         mean: Their exact mean magnitude, rounded once (to float32; to float64 for float64 tensors). NaN if there are none.
-        maximum: The largest magnitude.
         dynamic: The magnitude that 99 % do not exceed: element ⌊0.99·n⌋ − 1 of the sorted ones.
         nans: Values that are no numbers.
-        infinities: Infinite values.
     """
 
     count: int

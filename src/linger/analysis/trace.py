@@ -37,7 +37,6 @@ class Trace:
     """Forward passes of a model, without gradients, in a `with` block: at its end all hooks are gone.
 
     Attributes:
-        model: The model.
         batch: The number of the pass in this block, from 0.
     """
 

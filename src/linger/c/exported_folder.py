@@ -85,7 +85,6 @@ class _Quantized:
 
     Attributes:
         tensor: The ONNX name of the quantized tensor.
-        type: Its element type.
         scale: Multiplies a real number to give its integer.
     """
 
@@ -228,20 +227,15 @@ class ExportedFolder:
     """What a manifest says about its folder, after all of it has been checked.
 
     Attributes:
-        path: The folder.
-        manifest_sha256: Of the manifest.
         name: What every symbol begins with.
         arena: Whether the arena is a static array or the caller's.
-        arena_bytes: Its size.
         sources: The files to compile.
         files: The SHA-256 of every file.
-        inputs, outputs: The edges.
         states: Of a stream; only their number counts here.
         tensors: What a proof build shows.
         weights: The file with the weights; None where they are compiled.
         stream: How the step of a streaming network was made; None for a network that runs as a whole.
         cut: Which part of the file it is; None for all of it.
-        model: The ONNX file.
     """
 
     path: Path

@@ -40,14 +40,7 @@ Entry = dict[str, Any]
 def manifest_of(
     face: Interface, contents: Mapping[str, bytes], sources: Sequence[str], origin: Mapping[str, Any]
 ) -> Entry:
-    """The manifest.
-
-    Args:
-        face: The interface.
-        contents: Every other file of the folder by its path.
-        sources: The paths of the files to compile.
-        origin: What the program was made from: the entries "model" and "certificate".
-    """
+    """The manifest of a folder with these other files, by their paths; `origin` has the entries "model" and "certificate"."""
     source = face.source
     tensors = source.plan.network.tensors
     weights = next((path for path in contents if path.endswith("_weights.bin")), None)

@@ -87,7 +87,6 @@ class Interface:
         stream: The network as one step; None for a network that runs as a whole.
         stream_options: How that step was made.
         cut: Which part of the file it is; None for all of it.
-        has_callers_arena: Whether the caller provides the arena.
         has_callers_weights: Whether the caller provides the weights, from a file.
     """
 

@@ -12,13 +12,12 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 
 from linger.errors import UnsupportedError
 from linger.graph.core.nodes import describe
+from linger.graph.passes.constants import evaluated
 from linger.numeric.c.nodes import Tables
 
 Array = NDArray[Any]
@@ -46,8 +45,6 @@ MOVES = frozenset(
 _MOVED = {"Concat": slice(None), "Where": slice(1, None)}
 """The inputs whose elements an op moves, where that is not the first one alone."""
 
-_IR_VERSION = 8
-
 
 @dataclass(frozen=True)
 class Part:
@@ -55,7 +52,6 @@ class Part:
 
     Attributes:
         begin: The first index of the box on each axis of the result, as it lies in memory.
-        shape: Its sizes.
         source: Which input; None: the constant `value`.
         first: The place in the input's memory of the box's first element.
         steps: For each axis what moving along it adds to the place: one number, or a table of what each index adds.
@@ -73,11 +69,7 @@ class Part:
 def map_of(node: ir.Node, shapes: Sequence[tuple[int, ...]], constants: Mapping[str, Array], opset: int) -> list[Array]:
     """For each output the place that each element is taken from, counted through all data inputs; −1 for a border.
 
-    Args:
-        node: The node.
-        shapes: The shapes of its data inputs.
-        constants: Contents by name: the inputs that are no data are among them.
-        opset: The opset of the model.
+    `shapes` are those of the data inputs; the other inputs are among the constants.
     """
     feeds = {name: constants[name] for name in settings(node) if name in constants}
     done = 1  # counted from 1, because a border without a value is 0
@@ -89,7 +81,7 @@ def map_of(node: ir.Node, shapes: Sequence[tuple[int, ...]], constants: Mapping[
         feeds |= {value.name: np.array(0, np.int64) for value in node.inputs[2:3] if value is not None and value.name}
     if node.op_type == "Pad" and node.attributes.get_float("value", 0.0) != 0.0:
         raise UnsupportedError(f"{describe(node)}, whose border has a value as before opset 11; convert the file")
-    return [places - 1 for places in _run(node, feeds, opset)]
+    return [places - 1 for places in evaluated([node], feeds, node.outputs, opset)]
 
 
 def data_names(node: ir.Node) -> list[str]:
@@ -102,23 +94,6 @@ def settings(node: ir.Node) -> list[str]:
     """The inputs that decide which elements a node moves where: sizes, indices, masks."""
     moved = node.inputs[_MOVED.get(node.op_type, slice(1))]
     return [v.name for v in node.inputs if v is not None and v.name and v not in moved]
-
-
-def _run(node: ir.Node, feeds: Mapping[str, Array], opset: int) -> list[Array]:
-    proto = ir.to_proto(node)
-    assert isinstance(proto, onnx.NodeProto)
-    inputs = [
-        onnx.ValueInfoProto(
-            name=name,
-            type=onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=int(ir.DataType.from_numpy(array.dtype)))),
-        )
-        for name, array in feeds.items()
-    ]
-    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
-    graph = onnx.GraphProto(name="g", node=[proto], input=inputs, output=outputs)
-    opsets = [onnx.OperatorSetIdProto(domain="", version=opset)]
-    model = onnx.ModelProto(ir_version=_IR_VERSION, graph=graph, opset_import=opsets)
-    return [np.asarray(a) for a in ReferenceEvaluator(model).run(None, dict(feeds))]
 
 
 def parts_of(places: Array, ends: Sequence[int]) -> list[Part] | None:
@@ -211,15 +186,10 @@ def _squeezed(places: Array) -> Array:
     axis = joined.ndim - 1
     while axis > 0:
         merged = joined.reshape(*joined.shape[: axis - 1], -1, *joined.shape[axis + 1 :])
-        if _is_run(merged, axis - 1):
+        if (np.diff(merged, axis=axis - 1) == 1).all():  # moving along the axis always moves by one element
             joined = merged
         axis -= 1
     return joined
-
-
-def _is_run(places: Array, axis: int) -> bool:
-    """Whether moving along an axis always moves by one element."""
-    return bool((np.diff(places, axis=axis) == 1).all())
 
 
 def _loops(part: Part, shape: tuple[int, ...], tables: Tables, value: str) -> list[str]:

@@ -21,6 +21,7 @@ from linger.graph.core.nodes import (
     Names,
     attributes_of,
     describe,
+    graph_of,
     inner_graphs,
     is_dialect,
     is_used,
@@ -80,10 +81,6 @@ def _take_place(node: ir.Node, value: ir.Value, name: str, dtype: ir.DataType | 
     _take_type(value, dtype)
 
 
-def _is(node: ir.Node | None, op_type: str) -> bool:
-    return node is not None and node.op_type == op_type and is_dialect(node)
-
-
 def _is_move(node: ir.Node, *others: str) -> bool:
     """Whether a node only moves elements, those of these types left out."""
     return (node.op_type in MOVES or node.op_type in ALIASES) and not node.domain and node.op_type not in others
@@ -101,18 +98,12 @@ def _first(node: ir.Node) -> ir.Value:
     return value
 
 
-def _graph(node: ir.Node) -> ir.Graph | ir.Function:
-    """The graph that a node is in."""
-    assert node.graph is not None
-    return node.graph
-
-
 def _join_quants(model: ir.Model, same: dict[str, ir.Value]) -> bool:
     """One Quant for all that read the same numbers with the same settings."""
     known: dict[tuple[ir.Value | None, str], ir.Node] = {}
     doubled = []
     for node in model.graph:
-        if _is(node, "Quant"):
+        if is_dialect(node, "Quant"):
             first = known.setdefault((node.inputs[0], repr(sorted(attributes_of(node, op_of(node)).items()))), node)
             if first is not node and not node.outputs[0].is_graph_output():
                 node.outputs[0].replace_all_uses_with(first.outputs[0])
@@ -125,7 +116,7 @@ def _join_quants(model: ir.Model, same: dict[str, ir.Value]) -> bool:
 def _quants_first(model: ir.Model, names: Names) -> bool:
     """Quant(move(x)) becomes move(Quant(x))."""
     for node in list(model.graph):
-        move = node.inputs[0].producer() if _is(node, "Quant") and node.inputs[0] is not None else None
+        move = node.inputs[0].producer() if is_dialect(node, "Quant") and node.inputs[0] is not None else None
         if move is None or not _moves_one(move) or len(move.outputs) != 1:
             continue
         moved = move.outputs[0]
@@ -137,7 +128,7 @@ def _quants_first(model: ir.Model, names: Names) -> bool:
         result, made = node.outputs[0], quant.outputs[0]
         made.name = names.choose(f"{source.name}/quantized")
         _take_type(made, result.dtype)
-        _graph(move).insert_before(move, quant)
+        graph_of(move).insert_before(move, quant)
         move.replace_input_with(0, made)
         result.replace_all_uses_with(moved, replace_graph_outputs=True)
         kept = result.name
@@ -168,7 +159,7 @@ def _quantize_border(model: ir.Model, move: ir.Node, quant: ir.Node, names: Name
 def _dequants_last(model: ir.Model, names: Names) -> bool:
     """move(Dequant(q)) becomes Dequant(move(q))."""
     for node in list(model.graph):
-        if not _is(node, "Dequant") or node.outputs[0].is_graph_output():
+        if not is_dialect(node, "Dequant") or node.outputs[0].is_graph_output():
             continue
         readers = list(dict.fromkeys(node.outputs[0].consumers()))
         if not readers or not all(_moves_one(r) and r.op_type != "Pad" for r in readers):
@@ -178,7 +169,7 @@ def _dequants_last(model: ir.Model, names: Names) -> bool:
             for moved in move.outputs:
                 copy = ir.node("Dequant", [moved], domain=node.domain, attributes=dict(node.attributes))
                 _take_place(copy, moved, names.choose(f"{moved.name}/integers"), _first(node).dtype)
-                _graph(move).insert_after(move, copy)
+                graph_of(move).insert_after(move, copy)
         remove_nodes([node])
         return True
     return False
@@ -234,7 +225,7 @@ def _sink_cast(node: ir.Node, names: Names) -> bool:
     for moved in node.outputs:
         behind = ir.node("Cast", [moved], attributes={"to": int(wide)})
         _take_place(behind, moved, names.choose(f"{moved.name}/narrow"), narrow)
-        _graph(node).insert_after(node, behind)
+        graph_of(node).insert_after(node, behind)
     return True
 
 

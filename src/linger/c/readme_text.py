@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from linger.c.interface import Interface, rendered
 from linger.c.memory_use import use_of
@@ -81,21 +82,12 @@ _FRAMES = 384
 on Cortex-M0, M4, M55 and RV32; the rest is a margin, also for the compiler's helpers for arithmetic."""
 
 
-@dataclass(frozen=True)
-class _StackBytes:
+class _StackBytes(NamedTuple):
     """Bytes of stack by the instructions that the compiler uses."""
 
     plain: int
     dsp: int
     helium: int
-
-    def largest(self, other: _StackBytes) -> _StackBytes:
-        """The larger number of each kind."""
-        return _StackBytes(max(self.plain, other.plain), max(self.dsp, other.dsp), max(self.helium, other.helium))
-
-    def plus(self, count: int) -> _StackBytes:
-        """Each number and so much more."""
-        return _StackBytes(self.plain + count, self.dsp + count, self.helium + count)
 
 
 HEADERS: Mapping[str, _StackBytes] = {
@@ -112,17 +104,12 @@ def stack_bound(functions: str, includes: Iterable[str]) -> _StackBytes:
 
     Steps do not call each other, but a compiler may make one part of its caller, which then calls another one: so the arrays
     of two of them count.
-
-    Args:
-        functions: The C text of the steps.
-        includes: The headers of linger that it includes.
     """
     texts = _FUNCTION.findall(PROOF_LINES.sub("", functions))
     small, large = (sum(sorted(_arrays(text, tiles) for text in texts)[-2:]) for tiles in (1, _HELIUM_TILES))
-    called = _StackBytes(0, 0, 0)
-    for name in includes:
-        called = called.largest(HEADERS.get(name, called))
-    return _StackBytes(called.plain + small, called.dsp + small, called.helium + large).plus(_FRAMES)
+    called = (HEADERS[name] for name in includes if name in HEADERS)
+    plain, dsp, helium = map(max, zip((0, 0, 0), *called, strict=True))
+    return _StackBytes(plain + small + _FRAMES, dsp + small + _FRAMES, helium + large + _FRAMES)
 
 
 def _arrays(function: str, tiles: int) -> int:
@@ -138,13 +125,7 @@ _FLOAT = re.compile(r"\bfloat\b")
 
 
 def readme_text(face: Interface, files: Mapping[str, str], framework: str | None) -> str:
-    """README.md.
-
-    Args:
-        face: The interface.
-        files: What each file of the folder is for, by its path.
-        framework: The layout; None: plain CMake.
-    """
+    """README.md; `files` says what each file of the folder is for, by its path."""
     code = _COMMENT.sub("", PROOF_LINES.sub("", face.source.functions))
     return rendered(
         "README.md",

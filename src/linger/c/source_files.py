@@ -46,7 +46,9 @@ def c_files(face: Interface) -> dict[str, str]:
     name = face.name
     texts = {
         f"{name}.h": _header_text(face),
-        f"{name}_internal.h": _internal_text(face),
+        f"{name}_internal.h": rendered(
+            "internal.h", face=face, core=core_prototype(face.source, has_weights=face.has_callers_weights)
+        ),
         f"{name}.c": source_text(face),
     }
     if face.is_quantized:  # who calls the functions on integers links none of it
@@ -75,12 +77,6 @@ def _of_nan(parameter: Parameter) -> int:
 
 def _float32(scale: float) -> str:
     return repr(float(np.float32(scale)))
-
-
-def _internal_text(face: Interface) -> str:
-    """The header that the program's own files share."""
-    core = core_prototype(face.source, has_weights=face.has_callers_weights)
-    return rendered("internal.h", face=face, core=core)
 
 
 def source_text(face: Interface) -> str:

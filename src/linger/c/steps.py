@@ -161,11 +161,6 @@ class Plan:
     """The steps of a program in topological order, and where its tensors lie.
 
     Attributes:
-        network: The network.
-        inputs: The inputs of the network.
-        outputs: The outputs of the network.
-        steps: The steps between them.
-        layouts: The memory layout of each tensor.
         aliases: Tensors that share the memory of another one, whose name is the value.
     """
 
@@ -203,7 +198,7 @@ def make_plan(network: FixedNetwork) -> Plan:
 def _inputs(network: FixedNetwork) -> tuple[Edge, ...]:
     readers, edges = network.readers(), []
     for name in network.inputs:
-        quants = [node for node in readers.get(name, []) if node.op_type == "Quant" and is_dialect(node)]
+        quants = [node for node in readers.get(name, []) if is_dialect(node, "Quant")]
         is_quantized = len(quants) == len(readers.get(name, [])) == 1 and name not in network.outputs
         edges.append(Edge(name, str(quants[0].outputs[0].name), quants[0]) if is_quantized else Edge(name, name, None))
     return tuple(edges)
@@ -220,22 +215,9 @@ def _outputs(network: FixedNetwork) -> tuple[Edge, ...]:
     edges = []
     for name in network.outputs:
         node = producers[name]
-        is_dequantized = node.op_type == "Dequant" and is_dialect(node) and not readers.get(name)
+        is_dequantized = is_dialect(node, "Dequant") and not readers.get(name)
         edges.append(Edge(name, next(value_names(node.inputs)), node) if is_dequantized else Edge(name, name, None))
     return tuple(edges)
-
-
-def function_inputs(
-    network: FixedNetwork, node: ir.Node, layouts: Mapping[str, Layout] | None = None
-) -> list[Input | None]:
-    """The inputs of a dialect node, in the form that its C function takes."""
-    op = op_of(node)
-    return op.arrange(
-        [
-            None if value is None or not value.name else input_of(network, value.name, layouts, (node, op, index))
-            for index, value in enumerate(node.inputs)
-        ]
-    )
 
 
 def input_of(
@@ -301,13 +283,13 @@ class _Fusion:
         """The names of the inputs that a node reads element by element, and the number of operations per element."""
         op = op_of(node)
         if node not in self._elementwise_cache:
-            inputs, title = function_inputs(self._network, node), describe(node)
+            names = op.arrange([None if v is None else v.name for v in node.inputs])
+            inputs = [input_of(self._network, name, None) if name else None for name in names]
             try:
-                positions, cost = elementwise_inputs(op.body, inputs, attributes_of(node, op), title=title)
+                positions, cost = elementwise_inputs(op.body, inputs, attributes_of(node, op), title=describe(node))
             except UnsupportedError as error:
                 self._problems.append(str(error).removesuffix("."))
                 positions, cost = frozenset(), 0
-            names = op.arrange([None if v is None else v.name for v in node.inputs])
             self._elementwise_cache[node] = {str(names[i]) for i in positions}, cost
         return self._elementwise_cache[node]
 

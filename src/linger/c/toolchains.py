@@ -76,7 +76,6 @@ class Toolchain:
     """How to compile for a machine and how to run what was compiled.
 
     Attributes:
-        name: The name of the target.
         compilers: Names of its C compiler, the first that is found is taken.
         size_tool: The name of its tool `size`.
         packages: Debian packages with compiler and emulator.
@@ -165,15 +164,13 @@ class Toolchain:
         excess = re.findall(r"region .?(VECTORS|FLASH|RAM).? overflowed by (\d+) bytes", done.stderr)
         if excess:
             needs = " and ".join(f"{count} bytes of {name} too many" for name, count in excess)
+            assert self.memory is not None  # only then the linker knows regions
+            has = f"{self.memory.flash[1] // 1024} KB of flash and {self.memory.ram[1] // 1024} KB of RAM"
             raise UnsupportedError(
-                f"the network does not fit target {self.name!r}: it needs {needs}. "
-                f"The machine has {self._capacity()}. Choose another target, or a smaller network."
+                f"the network does not fit target {self.name!r}: it needs {needs}. The machine has {has}. "
+                "Choose another target, or a smaller network."
             )
         raise LingerError(f"{Path(cc).name} cannot link the program: {_words(done.stderr, place)}")
-
-    def _capacity(self) -> str:
-        assert self.memory is not None
-        return f"{self.memory.flash[1] // 1024} KB of flash and {self.memory.ram[1] // 1024} KB of RAM"
 
     def command(self, program: Path, *, counting: bool = False) -> list[str]:
         """The command that runs a program; for counting, time passes with instructions."""

@@ -147,10 +147,6 @@ class Source:
         name: The name of the network in C.
         plan: What the program does.
         arena: Where its tensors lie.
-        steps: The steps with their functions.
-        inputs: What comes in.
-        outputs: What goes out.
-        weights: Its constants.
         shown: How each tensor that a proof build shows lies in memory, by its name; its place is its number.
         functions: The text of all step functions, with the tables and helpers that they use.
         conversions: The text of the functions between real numbers and integers at the edges, a file of its own.
@@ -366,12 +362,8 @@ def write_source(
 ) -> Source:
     """Write the C of a plan.
 
-    Args:
-        plan: What the program does.
-        name: The name of the network in C.
-        edge_orders: The axes of edges from the outermost to the innermost, by name, where the caller has another order
-            than the file.
-        carried: Edges that are no business of the caller: the states of a stream.
+    `edge_orders` are the axes of edges from the outermost to the innermost, by name, where the caller has another order than
+    the file; `carried` edges are no business of the caller: the states of a stream.
 
     Raises:
         UnsupportedError: Steps that have no C, all of them.
@@ -383,12 +375,8 @@ def _border(node: ir.Node, constants: Mapping[str, Array]) -> str:
     """What elements of a Pad have that come from no input; "0" for other nodes."""
     if node.op_type != "Pad" or len(node.inputs) < 3 or node.inputs[2] is None:
         return "0"
-    return _literal(constants[str(node.inputs[2].name)].reshape(()))
-
-
-def _literal(number: Array) -> str:
-    """A number as C writes it, exactly."""
-    return f"{float(number).hex()}f" if number.dtype.kind == "f" else str(int(number))
+    number = constants[str(node.inputs[2].name)].reshape(())
+    return f"{float(number).hex()}f" if number.dtype.kind == "f" else str(int(number))  # exactly
 
 
 def _plain(text: str) -> str:
@@ -514,12 +502,7 @@ def core_prototype(source: Source, *, has_weights: bool) -> str:
 
 
 def core_text(source: Source, places: Mapping[str, int] | None = None) -> str:
-    """The function that runs all steps on an arena.
-
-    Args:
-        source: The program.
-        places: Where each constant array begins in the weights that the function is given; None: they are arrays.
-    """
+    """The function that runs all steps on an arena; `places`: of constants in the weights that it is given; None: they are arrays."""
     lines = [f"{core_prototype(source, has_weights=places is not None)} {{"]
     lines += ["    (void)weights;"] if places is not None and not source.weights else []
     lines += [] if source.steps else ["    (void)arena;"]

@@ -68,15 +68,12 @@ RULES: dict[str, CheckRule] = {
 """Every rule, by its id."""
 
 
-_COLUMNS = tuple(
-    Column(name, title)
-    for name, title in (
-        ("severity", "severity"),
-        ("rule", "rule"),
-        ("place", "where"),
-        ("reason", "what"),
-        ("remedy", "remedy"),
-    )
+_COLUMNS = (
+    Column("severity", "severity"),
+    Column("rule", "rule"),
+    Column("place", "where"),
+    Column("reason", "what"),
+    Column("remedy", "remedy"),
 )
 
 

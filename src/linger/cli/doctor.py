@@ -27,12 +27,8 @@ def doctor(*, as_json: Json = False) -> None:
     from linger.workflow.installation import cpu_features, packages, python_is_recent, self_test, tools
 
     installed, chains, test = packages(), tools(), self_test()
-    is_recent, version, cpu, features = (
-        python_is_recent(),
-        platform.python_version(),
-        platform.machine(),
-        cpu_features(),
-    )
+    is_recent, version = python_is_recent(), platform.python_version()
+    cpu, features = platform.machine(), cpu_features()
     wrong = [f"{p.name} {p.version} is {p.status} ({p.remedy})".replace("  ", " ") for p in installed if p.is_wrong]
     wrong += [] if is_recent else [f"Python {version} is too old"]
     wrong += [] if test.ok else ["the self-test fails"]

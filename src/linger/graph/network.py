@@ -224,7 +224,6 @@ class Lifetime:
         first: The layer that makes it, counted from 0; 0 for an input, which is there from the start.
         last: The last layer that reads it; the last one of all for an output.
         is_float: Whether it holds real numbers.
-        is_input: Whether it is an input of the network.
         is_output: Whether it, or a view of it, is an output of the network.
         views: Tensors that lie in the same memory.
     """
@@ -252,7 +251,6 @@ class Lifetimes:
     """The liveness of tensors over the steps of a network, or of its program in C.
 
     Attributes:
-        pieces: The pieces of memory.
         alignment: Every piece takes a multiple of so many bytes.
     """
 

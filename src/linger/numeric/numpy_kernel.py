@@ -32,11 +32,10 @@ class NumpyKernel:
     add, sub, mul, div = map(staticmethod, (np.add, np.subtract, np.multiply, np.divide))
     floor, log, pow2 = map(staticmethod, (np.floor, np.log, np.exp2))
 
-    def scalar(self, value: float) -> Array:
+    def scalar(self, value: float | Sequence[int]) -> Array:
         return np.asarray(value, dtype=np.float64)
 
-    def vector(self, values: Ints) -> Array:
-        return np.asarray(values, dtype=np.float64)
+    vector = table = scalar
 
     def single(self, value: float) -> Array:
         return np.asarray(value, dtype=np.float32)
@@ -134,13 +133,8 @@ class NumpyKernel:
         w_bits: int,
         **geometry: Unpack[ConvTransposeGeometry],
     ) -> Array:
-        strides, pads, dilations, group = (
-            geometry["strides"],
-            geometry["pads"],
-            geometry["dilations"],
-            geometry["group"],
-        )
-        output_padding = geometry["output_padding"]
+        strides, pads, dilations = geometry["strides"], geometry["pads"], geometry["dilations"]
+        group, output_padding = geometry["group"], geometry["output_padding"]
         batch, _, height, width = x.shape
         inside, outside = w.shape[0] // group, w.shape[1]
         spread = [
@@ -207,9 +201,6 @@ class NumpyKernel:
 
     def split(self, x: Array, parts: int, axis: int) -> tuple[Array, ...]:
         return tuple(np.split(x, parts, axis=axis))
-
-    def table(self, values: Sequence[int]) -> Array:
-        return np.asarray(values, dtype=np.float64)
 
     def entries(self, table: Array, row: Array) -> Callable[[Array], Array]:
         return lambda index: table[index.astype(np.int64)]

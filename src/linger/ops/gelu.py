@@ -7,8 +7,6 @@ The pieces are those of one chip (venusA), whose 32 bits end at ±16: an input b
 
 from __future__ import annotations
 
-from typing import Any
-
 from linger.dialect import Newer, Settings, op
 from linger.numeric import blocks, tables
 from linger.numeric.kernel import Kernel, Sample, T
@@ -32,10 +30,8 @@ def iq_gelu(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int =
     return blocks.requantize(k, y, source=k.scalar(tables.ONE), target=k.scalar(scale_o), bits=o_bits)
 
 
-@iq_gelu.real
-def real(torch: Any, x: Any, **_: Any) -> Any:
-    """GELU, limited as the device limits its input."""
-    return torch.nn.functional.gelu(x.clamp(-_END, _END))
+# limited as the device limits its input
+iq_gelu.real(lambda torch, x, **_: torch.nn.functional.gelu(x.clamp(-_END, _END)))
 
 
 @iq_gelu.function("torch.nn.functional.gelu")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from linger.dialect import Newer, Refusal, Settings, no_settings, op
+from linger.dialect import Newer, no_settings, op, recurrent_layer
 from linger.numeric import blocks
 from linger.numeric.curves import Q7, GateKit, StateKit, largest_gate
 from linger.numeric.kernel import Ints, Kernel, Sample, T
@@ -97,14 +97,7 @@ def gru_int(
     return k.store(y, o_bits), k.real(k.unsqueeze_first(k.div(k.wide(last), kit.scale_h)))
 
 
-@gru_int.layer("torch.nn.GRU")
-def from_gru(layer: Any) -> Settings:
-    """Its sizes are those of its weights."""
-    if layer.proj_size:
-        return Refusal("proj_size makes the state smaller by a product that has no integer form")
-    return {}
-
-
+gru_int.layer("torch.nn.GRU")(recurrent_layer)
 gru_int.layer("torch.nn.GRUCell")(no_settings)  # a cell is one step of the layer
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
 
 from linger.dialect import Refusal, Settings, op
 from linger.numeric import blocks, fixed
@@ -44,10 +43,8 @@ def iq_leaky_relu(
     return blocks.requantize(k, activated, source=k.scalar(scale_x), target=k.scalar(scale_o), bits=o_bits)
 
 
-@iq_leaky_relu.real
-def real(torch: Any, x: Any, *, alpha: float, **_: Any) -> Any:
-    """Torch's leaky_relu, with the rounded slope that the file stores."""
-    return torch.nn.functional.leaky_relu(x, alpha)
+# with the rounded slope that the file stores
+iq_leaky_relu.real(lambda torch, x, *, alpha, **_: torch.nn.functional.leaky_relu(x, alpha))
 
 
 def rounded_slope(slope: float) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from linger.dialect import Newer, Refusal, Settings, no_settings, op
+from linger.dialect import Newer, no_settings, op, recurrent_layer
 from linger.numeric import blocks
 from linger.numeric.curves import Q7, GateKit, StateKit, largest_gate
 from linger.numeric.kernel import Ints, Kernel, Sample, T
@@ -98,14 +98,7 @@ def lstm_int(
     return k.store(y, o_bits), k.real(k.unsqueeze_first(h_end)), k.real(k.unsqueeze_first(c_end))
 
 
-@lstm_int.layer("torch.nn.LSTM")
-def from_lstm(layer: Any) -> Settings:
-    """Its sizes are those of its weights."""
-    if layer.proj_size:
-        return Refusal("proj_size makes the state smaller by a product that has no integer form")
-    return {}
-
-
+lstm_int.layer("torch.nn.LSTM")(recurrent_layer)
 lstm_int.layer("torch.nn.LSTMCell")(no_settings)  # a cell is one step of the layer
 
 

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from linger.dialect import Newer, op, two_operands
 from linger.numeric import blocks
@@ -30,13 +28,8 @@ def iq_mul(
     return blocks.requantize_product(k, product, (scale_x, scale_y), scale_o, o_bits, unsigned=o_unsigned)
 
 
-@iq_mul.exact
-def exact(torch: Any, x: Any, y: Any, *, bits: Sequence[int]) -> Any:
-    """The product, in float64 where float32 could not hold it."""
-    del torch
-    return x * y if sum(bits) <= FLOAT32_BITS else x.double() * y.double()
-
-
+# in float64 where float32 could not hold the product
+iq_mul.exact(lambda _, x, y, *, bits: x * y if sum(bits) <= FLOAT32_BITS else x.double() * y.double())
 iq_mul.function("torch.mul", "torch.multiply", methods=("mul", "mul_", "__mul__", "__rmul__", "__imul__"))(two_operands)
 _sample = Sample.pair
 

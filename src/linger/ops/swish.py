@@ -7,8 +7,6 @@ The pieces are those of one chip (venusA), whose 32 bits end at ±16: an input b
 
 from __future__ import annotations
 
-from typing import Any
-
 from linger.dialect import Newer, only_in_place, op
 from linger.numeric import blocks, tables
 from linger.numeric.kernel import Kernel, Sample, T
@@ -32,11 +30,7 @@ def iq_swish(k: Kernel[T], x: T, *, scale_x: float, scale_o: float, o_bits: int 
     return blocks.requantize(k, y, source=k.scalar(tables.ONE), target=k.scalar(scale_o), bits=o_bits)
 
 
-@iq_swish.real
-def real(torch: Any, x: Any, **_: Any) -> Any:
-    """SiLU, limited as the device limits its input."""
-    return torch.nn.functional.silu(x.clamp(-_END, _END))
-
-
+# limited as the device limits its input
+iq_swish.real(lambda torch, x, **_: torch.nn.functional.silu(x.clamp(-_END, _END)))
 iq_swish.function("torch.nn.functional.silu")(only_in_place)
 iq_swish.samples = Sample.long_curves()

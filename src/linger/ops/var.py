@@ -35,10 +35,7 @@ def iq_var(k: Kernel[T], x: T, *, dim: int, unbiased: int = 1, scale_x: float, s
     return k.store(blocks.saturate(k, variance, o_bits), o_bits)
 
 
-@iq_var.real
-def real(torch: Any, x: Any, *, dim: int, unbiased: int, **_: Any) -> Any:
-    """The variance along one axis, which stays."""
-    return torch.var(x, dim, correction=unbiased, keepdim=True)
+iq_var.real(lambda torch, x, *, dim, unbiased, **_: torch.var(x, dim, correction=unbiased, keepdim=True))
 
 
 @iq_var.function("torch.var", "torch.Tensor.var")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,9 +49,6 @@ from linger.workflow.file_facts import MOST_BATCHES, FileFacts, complete_run
 from linger.workflow.file_layers import CHUNK, Grid, Tally, origin_of
 from linger.workflow.model_quality import DATA, SIGNAL, QualityPass
 from linger.workflow.samples import output_name
-
-if TYPE_CHECKING:
-    from linger.verification.proof.result import Verification
 
 _FORMATS = ("Quant", "Dequant", "Requant")
 """Nodes that change the format of a module's input or output: a row about the module means its other nodes."""

@@ -35,11 +35,9 @@ class _Accumulator:
     """Weights, bias and widths of a layer that adds products.
 
     Attributes:
-        sums: Sums of the weights of each channel.
         bias: One number per channel.
         bias_name: The bias's tensor; empty where there is none.
         data_bits: Width of what the weights are multiplied with.
-        output_bits: Width of the output.
         ratio: scale_o/(scale_x·scale_w), what an accumulator is multiplied with at the end, or one for each channel; None where
             not known.
         is_gate: The sum is not the layer's output, but goes through a gate first.
@@ -466,7 +464,7 @@ def input_range_findings(checked: CheckedModel, *, skip: Collection[str] = ()) -
         if op is None or op.input_end is None or not place.node.inputs:
             continue
         scale, source = _scale(place.node, "scale_x"), _source(place.node.inputs[0])
-        if scale is None or (source is not None and _is(source, _BELOW_MAX)):
+        if scale is None or (source is not None and is_dialect(source, _BELOW_MAX)):
             continue
         bits, reach = _reach(place.node, source, scale)
         if reach > op.input_end:
@@ -485,10 +483,6 @@ def _range_finding(place: NodePlace, op: Op, scale: float, bits: int, reach: flo
     return place.finding(rules.INPUT_RANGE, reason, remedy, severity=None if bits <= _NARROW else NOTE)
 
 
-def _is(node: ir.Node, op_type: str) -> bool:
-    return is_dialect(node) and node.op_type == op_type
-
-
 def _source(value: ir.Value | None) -> ir.Node | None:
     """The node that computed a tensor; nodes that only move numbers are skipped. None for a file that goes in a circle."""
     passed = set()
@@ -504,7 +498,7 @@ def _source(value: ir.Value | None) -> ir.Node | None:
 
 def _reach(node: ir.Node, source: ir.Node | None, scale: float) -> tuple[int, float]:
     """Width and largest magnitude of a node's input; behind a mask, of the numbers that the mask keeps."""
-    if source is None or not _is(source, _CHOICE):
+    if source is None or not is_dialect(source, _CHOICE):
         bits = _bits(node.inputs[0], node)
         return bits, 2.0 ** (bits - 1) / scale
     given = zip(source.inputs[:2], (_scale(source, "scale_x"), _scale(source, "scale_y")), strict=False)

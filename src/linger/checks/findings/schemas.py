@@ -430,7 +430,7 @@ def _type_in_use(before: ir.Node, node: ir.Node) -> ir.DataType | None:
 
 
 def _becomes_unsigned(value: ir.Value | None) -> bool:
-    maker = None if value is None else value.producer()
+    maker = _maker(value)
     if value is None or maker is None or not is_between_pair(value):
         return False
     (use,) = value.uses()
@@ -509,10 +509,8 @@ def _dequants(found: Propagation, places: _Places) -> Iterator[Finding]:
     for node, scale in found.wrong_scales:
         own, tensor = read_scale(node, "scale_o"), node.inputs[0]
         was = "not valid" if own is None else f"{own:g}"
-        reason, remedy = (
-            f"its scale_o is {was}, and its tensor has the scale {scale:g}",
-            f"Set scale_o to {scale:g}; {_REPAIR}",
-        )
+        reason = f"its scale_o is {was}, and its tensor has the scale {scale:g}"
+        remedy = f"Set scale_o to {scale:g}; {_REPAIR}"
         yield places.of(node).finding(rules.DEQUANT_SCALE, reason, remedy, tensor=getattr(tensor, "name", None))
     for node in found.of_reals:
         reason = "its tensor holds real numbers already"

@@ -37,7 +37,6 @@ class NodePlace:
     """A node and the way to it.
 
     Attributes:
-        node: The node.
         way: The path to its graph, such as `if_1/then_branch/`; empty in the main graph.
         outer: The place of the node whose branch this node is in.
     """
@@ -94,7 +93,6 @@ class CheckedModel:
     """A model to be checked, its nodes in order.
 
     Attributes:
-        model: The model.
         places: Its nodes, those of branches and bodies included.
         has_dialect: Whether one of them belongs to a dialect.
         inner: The graphs inside the main graph, each with the way to it.

@@ -32,10 +32,6 @@ class Site:
     """A node with the shapes and types of its tensors, as far as they are known, and the chip that it is for.
 
     Attributes:
-        node: The node.
-        shapes: Shapes of tensors, by name.
-        types: Element types of tensors, by name.
-        target: The chip.
         tables: The tables of the chip's file, by the dataclass that each became.
     """
 
@@ -176,7 +172,6 @@ class Limit:
 
     Attributes:
         rule: The rule that a finding carries.
-        check: The check of one node.
         op_types: Ops that it concerns, beside those that name it among their `chip_limits`; None: every node.
     """
 

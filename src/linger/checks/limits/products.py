@@ -407,11 +407,8 @@ def check_transpose(site: Site) -> Iterator[Finding]:
 
 def _turning_findings(site: Site, limits: PackingLimits, shape: Shape, order: str) -> Iterator[Finding]:
     """Tensors of three axes with large planes, and of more; not those that were seen to be exact in this order."""
-    count, plane, remedy = (
-        product_of(shape),
-        site.sizes(0, -2, -1),
-        "Cut the tensor into parts, turn each, and join them.",
-    )
+    count, plane = product_of(shape), site.sizes(0, -2, -1)
+    remedy = "Cut the tensor into parts, turn each, and join them."
     if count is not None and site.bytes(0, count) <= limits.turned_orders.get(order, 0):
         return
     if len(shape) == 3:

@@ -59,7 +59,6 @@ class DataOptions:
 
     Attributes:
         labels: A file with a label for each sample, `none` for no labels, empty: labels that come with the data.
-        batch: Samples of a batch.
         limit: Samples at most; None: all.
         images, sounds: How those become numbers.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,19 +32,14 @@ MACHINES = ("host", "cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-
 RANDOM_WITHOUT = "The inputs to run on: an .npz file; random ones without it."
 
 
-def complete_chips(incomplete: str) -> list[str]:
-    """Names of chips that begin so."""
-    return [name for name in TARGETS if name.startswith(incomplete)]
+def _completing(names: Iterable[str]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
 
 
-def complete_machines(incomplete: str) -> list[str]:
-    """Names of machines that begin so."""
-    return [name for name in MACHINES if name.startswith(incomplete)]
-
-
-def complete_commands(incomplete: str) -> list[str]:
-    """Names of commands that begin so."""
-    return [name for name in COMMANDS if name.startswith(incomplete)]
+complete_chips, complete_machines, complete_commands = map(_completing, (TARGETS, MACHINES, COMMANDS))
 
 
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON, described by linger schema.")]
@@ -151,7 +146,6 @@ class ImageOptions:
         is_grey: One channel instead of red, green and blue.
         scale: Range of the numbers, by its name in `SCALES`.
         mean, std: Per channel or one for all; None: those of the range.
-        limit: Images at most.
     """
 
     size: tuple[int, int] | None = None
@@ -175,7 +169,6 @@ class SoundOptions:
         rate: Samples per second that every file must have; None: all have the same.
         length: Samples of a window; None: whole files, the shorter ones with zeros at their end.
         has_channel: Whether a sample is [1, length] instead of [length].
-        limit: Windows at most.
     """
 
     rate: int | None = None

@@ -25,7 +25,7 @@ from linger.graph.core.dialects import (
     is_newer,
     unknown_arithmetic,
 )
-from linger.graph.core.nodes import Names, is_dialect
+from linger.graph.core.nodes import Names, graph_of, is_dialect
 from linger.graph.core.rewiring import drop_unused
 from linger.graph.core.tensor_types import constant_tensor
 from linger.numeric.onnx.writer import ATTRIBUTE_TYPES, make_attribute
@@ -162,7 +162,7 @@ class NodeRewriter:
         """Make a constant for a node: an initializer; in a function, which has no initializers, a Constant node."""
         if self._function is not None:
             constant = self._node("Constant", [], [ir.AttrTensor("value", ir.tensor(content))], preferred_name)
-            _graph(node).insert_before(node, constant)
+            graph_of(node).insert_before(node, constant)
             return constant.outputs[0]
         name = self._names.choose(preferred_name)
         tensor = ir.tensor(content, name=name)
@@ -183,7 +183,7 @@ class NodeRewriter:
     ) -> ir.Value:
         """Insert a node before a node; with an element type, its output has this type and the shape of its first input."""
         made = self._node(op_type, inputs, made_attributes(attributes).values(), name, domain)
-        _graph(node).insert_before(node, made)
+        graph_of(node).insert_before(node, made)
         like = inputs[0] if inputs and element is not None else None
         if like is not None and like.shape is not None and element is not None:
             made.outputs[0].type, made.outputs[0].shape = ir.TensorType(element), like.shape
@@ -193,7 +193,7 @@ class NodeRewriter:
         """Put a Squeeze behind a node: its output gets the name, the type and the users of the node's first output."""
         old = node.outputs[0]
         made = self._axes_node(node, "Squeeze", old, axes)
-        _graph(node).insert_after(node, made)
+        graph_of(node).insert_after(node, made)
         new = made.outputs[0]
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         made.replace_input_with(0, old)  # the new node itself goes on reading the old tensor
@@ -204,7 +204,7 @@ class NodeRewriter:
     def unsqueezed(self, node: ir.Node, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         """A tensor with axes of size 1 added, for a node."""
         made = self._axes_node(node, "Unsqueeze", value, axes)
-        _graph(node).insert_before(node, made)
+        graph_of(node).insert_before(node, made)
         return made.outputs[0]
 
     def set_axes(self, node: ir.Node, axes: Sequence[int]) -> None:
@@ -234,11 +234,6 @@ class NodeRewriter:
         made.outputs[0].name = self._names.choose(name)
         made.name = f"{op_type}_{made.outputs[0].name}"
         return made
-
-
-def _graph(node: ir.Node) -> ir.Graph | ir.Function:
-    assert node.graph is not None  # it is a node of the model
-    return node.graph
 
 
 def rewrite(node: ir.Node, domain: str, op_type: str, attributes: Mapping[str, ir.Attr]) -> None:

@@ -21,14 +21,20 @@ from linger.numeric.onnx.writer import ATTRIBUTE_TYPES
 _WIDEST = 32
 
 
-def is_dialect(node: ir.Node) -> bool:
-    """Whether a node belongs to the dialect, in its plain domain or in a sub-domain of a function variant."""
-    return is_dialect_domain(node.domain)
+def is_dialect(node: ir.Node, *op_types: str) -> bool:
+    """Whether a node belongs to the dialect, in its plain domain or in that of a function variant; of some types, where named."""
+    return is_dialect_domain(node.domain) and (not op_types or node.op_type in op_types)
 
 
 def is_dialect_domain(domain: str) -> bool:
     """Whether a domain is the dialect's or one of its sub-domains."""
     return domain == DOMAIN or domain.startswith(f"{DOMAIN}.")
+
+
+def graph_of(node: ir.Node) -> ir.Graph:
+    """The graph that a node of a model is in."""
+    assert node.graph is not None  # it came from one
+    return node.graph
 
 
 def describe(node: ir.Node) -> str:

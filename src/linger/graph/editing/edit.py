@@ -18,6 +18,7 @@ from linger.graph.core.nodes import (
     Names,
     defined_in,
     describe,
+    graph_of,
     inner_graphs,
     inputs_within,
     is_used,
@@ -287,8 +288,7 @@ def _inputs_from_outside(nodes: list[ir.Node], made: list[ir.Value]) -> list[ir.
 
 def _substitute(edit: _Edit, place: Match, build: Build, now: dict[ir.Value, ir.Value]) -> list[str]:
     """Replace one place; returns the types of the new nodes."""
-    graph = place.nodes[0].graph
-    assert graph is not None  # it is a node of the model
+    graph = graph_of(place.nodes[0])
     last = next(node for node in reversed(graph) if node in place.nodes)
     g = edit.builder(graph, f"{last.name or last.outputs[0].name}/")
     inputs = tuple(None if v is None else now.get(v, v) for v in place.inputs)

@@ -73,7 +73,6 @@ class Content:
     """A model that was read and searched for flaws.
 
     Attributes:
-        model: The model.
         flaws: Its flaws, of allowed categories only.
         where: What messages call it.
         proto: The content as the file has it; None for a model in memory.

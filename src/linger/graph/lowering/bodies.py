@@ -27,6 +27,7 @@ from linger.graph.core.nodes import (
     all_nodes,
     attributes_of,
     describe,
+    graph_of,
     is_dialect,
     is_dialect_domain,
     op_of,
@@ -45,7 +46,7 @@ _PLACES = "pads"
 
 def dialect_nodes(model: ir.Model, *op_types: str) -> list[ir.Node]:
     """The nodes of the dialect, in the graph and inside it; only those of some types, where types are named."""
-    return [node for node in all_nodes(model) if is_dialect(node) and (not op_types or node.op_type in op_types)]
+    return [node for node in all_nodes(model) if is_dialect(node, *op_types)]
 
 
 def bring_to_normal_form(model: ir.Model) -> Changes:
@@ -302,11 +303,9 @@ class FormWriter:
 
     def put(self, model: ir.Model) -> None:
         """Insert what was written in front of the node."""
-        graph = self.node.graph
-        assert graph is not None  # the node came from a graph
         for value in self.initializers:
             model.graph.register_initializer(value)
-        graph.insert_before(self.node, self.nodes)
+        graph_of(self.node).insert_before(self.node, self.nodes)
 
 
 FUNCTION_IR_VERSION = 8
@@ -488,8 +487,7 @@ def drop_bodies(model: ir.Model) -> None:
 
 def expand_node(node: ir.Node, opset: int) -> None:
     """Interpret the body of one node in place, in a model in its normal form."""
-    op, output, graph = op_of(node), node.outputs[0], node.graph
-    assert graph is not None  # the node came from a graph
+    op, output = op_of(node), node.outputs[0]
     kernel = OnnxKernel(opset=opset, element_bits=element_bits_of(node), prefix=f"{output.name}/")
     kernel.is_narrow_exact = is_narrow_exact(node, op)
     results = op.body(kernel, *op.arrange([_argument(value) for value in node.inputs]), **attributes_of(node, op))
@@ -498,7 +496,7 @@ def expand_node(node: ir.Node, opset: int) -> None:
         new.name = f"{node.name or output.name}/{new.op_type}_{index}"
     for value, old in zip(values, node.outputs, strict=False):
         value.shape = old.shape
-    ir.convenience.replace_nodes_and_values(graph, node, [node], kernel.nodes, node.outputs, values)
+    ir.convenience.replace_nodes_and_values(graph_of(node), node, [node], kernel.nodes, node.outputs, values)
 
 
 def _argument(value: ir.Value | None) -> OnnxValue | None:
@@ -517,7 +515,6 @@ class Tensors:
 
     Attributes:
         shapes: Shapes by name; None stands for an open size.
-        types: Element types by name.
     """
 
     shapes: dict[str, Shape]
@@ -585,8 +582,7 @@ def _put_stand_ins(model: ir.Model) -> None:
             continue
         nodes = _of_states(node, x) if op.is_recurrent else []
         nodes.append(ir.node("Cast", [nodes[-1].outputs[0] if nodes else x], {"to": int(y.dtype)}))
-        assert node.graph is not None  # it came from one
-        node.graph.insert_before(node, nodes)
+        graph_of(node).insert_before(node, nodes)
         stand_in = nodes[-1].outputs[0]
         y.replace_all_uses_with(stand_in, replace_graph_outputs=True)
         y.name, stand_in.name = f"{y.name}/replaced", y.name

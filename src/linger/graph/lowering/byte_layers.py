@@ -69,7 +69,6 @@ class _Carrier:
     """An unsigned tensor that stands for bytes.
 
     Attributes:
-        value: The tensor.
         zero: What stands for 0.
         is_limited: Whether what it stands for ends at 127. What does not is unsigned, or a ReLU behind it limits it.
     """

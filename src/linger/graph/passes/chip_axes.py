@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from linger.dialect import DOMAIN
 from linger.graph.conversion.node_rewriter import NodeRewriter, content_of
-from linger.graph.core.nodes import Changes, Names, all_nodes, attributes_of, describe, op_of, tensor_names
+from linger.graph.core.nodes import Changes, Names, all_nodes, attributes_of, describe, graph_of, op_of, tensor_names
 from linger.graph.core.rewiring import drop_unused
 from linger.graph.lowering.bodies import Shape, dialect_nodes, known_tensors, shape_of
 
@@ -74,8 +74,7 @@ def merge_axes(sizes: list[int], perm: tuple[int, ...]) -> tuple[list[int], list
 
 def _rewrite(node: ir.Node, x: ir.Value, merged: list[int], order: list[int], shape: list[int], names: Names) -> None:
     """Put Reshape, Transpose and Reshape in the place of a Transpose; its output keeps its name."""
-    output, graph = node.outputs[0], node.graph
-    assert graph is not None  # it came from one
+    output, graph = node.outputs[0], graph_of(node)
     nodes: list[ir.Node] = []
     if order != sorted(order):
         nodes = _reshaped(x, merged, names.choose(f"{output.name}.merged"), names)
@@ -150,8 +149,7 @@ def slice_parts(model: ir.Model) -> Changes:
 
 def _slice(node: ir.Node, axis: int, sizes: Sequence[int], names: Names) -> None:
     """Put Slices of these sizes in the place of a Split; they take the names and the readers of its parts."""
-    graph, end = node.graph, 0
-    assert graph is not None  # it came from one
+    graph, end = graph_of(node), 0
     for output, size in zip(node.outputs, sizes, strict=True):
         start, end = end, end + size
         result = ir.Value(type=output.type, shape=output.shape)
@@ -246,8 +244,7 @@ def pad_more_axes(model: ir.Model, *, rank: int = 4) -> Changes:
         _flatten(node, _Flat((_widened(x, rank),), _widened(y, rank), y), names)
         more = [(*ends[:-1], *(0,) * (rank - len(x)), ends[-1]) for ends in pads.reshape(2, -1).tolist()]
         constant, old = _whole([*more[0], *more[1]], f"{node.outputs[0].name}.pads", names), node.inputs[1]
-        assert node.graph is not None  # it came from one
-        node.graph.insert_before(node, constant)
+        graph_of(node).insert_before(node, constant)
         node.replace_input_with(1, constant.outputs[0])
         drop_unused([old], constants_only=True)
     return changes
@@ -288,8 +285,7 @@ def reserve_scratch(model: ir.Model, missing: Mapping[ir.Node, int], *, per_numb
 
 def _put_identity(node: ir.Node, shape: Sizes, rows: Sizes, longer: int, rewriter: NodeRewriter, names: Names) -> None:
     """Let a node read its first input through Reshape, a product with the identity, Slice and Reshape."""
-    graph, x, given = node.graph, node.inputs[0], attributes_of(node, op_of(node))
-    assert graph is not None  # it came from one
+    graph, x, given = graph_of(node), node.inputs[0], attributes_of(node, op_of(node))
     assert x is not None  # its shape is known
     scale = given.get("scale_x") or given["scale_i"]
     name = f"{node.outputs[0].name}.scratch"
@@ -363,8 +359,7 @@ _PRODUCTS = {"LinearInt": _flat_linear, "BmmInt": _flat_matrices}
 
 def _flatten(node: ir.Node, flat: _Flat, names: Names) -> None:
     """Put a Reshape before every factor and one behind the product, which takes the product's name and readers."""
-    graph, old = node.graph, node.outputs[0]
-    assert graph is not None  # it came from one
+    graph, old = graph_of(node), node.outputs[0]
     for index, shape in enumerate(flat.factors):
         value = node.inputs[index]
         assert value is not None  # its shape is known

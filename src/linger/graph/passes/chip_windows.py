@@ -25,6 +25,7 @@ from linger.graph.core.nodes import (
     all_nodes,
     attributes_of,
     describe,
+    graph_of,
     is_dialect,
     is_used,
     op_of,
@@ -350,8 +351,7 @@ def _chain(axes: Sequence[tuple[Windows, int]], largest: int) -> list[tuple[Wind
 
 def _put_chain(node: ir.Node, chain: Sequence[tuple[Windows, Windows]], names: Names) -> None:
     """Let a pool do the last stage of a chain, and new ones before it the others."""
-    value, graph, result = node.inputs[0], node.graph, node.outputs[0]
-    assert graph is not None  # it came from one
+    value, graph, result = node.inputs[0], graph_of(node), node.outputs[0]
     for number, stage in enumerate(chain[:-1], start=1):
         pool = ir.Node(node.domain, node.op_type, [value], attributes=list(node.attributes.values()))
         pool.name = f"{node.name or result.name}.stage{number}"

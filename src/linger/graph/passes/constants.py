@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
@@ -180,14 +181,23 @@ def _content(value: ir.Value | None, known: Mapping[ir.Value, Array]) -> Array |
 
 
 def _run(node: ir.Node, contents: Mapping[str, Any], opset: int) -> Array:
-    """Run one node in onnx's reference evaluator."""
-    values = {name: ir.val(name, ir.DataType.from_numpy(array.dtype), array.shape) for name, array in contents.items()}
-    inputs = [values.get(f"i{i}") for i in range(len(node.inputs))]
+    """Run one node, whose inputs are called i0, i1 and so on."""
+    inputs = [ir.Value(name=f"i{i}") if f"i{i}" in contents else None for i in range(len(node.inputs))]
     single = ir.Node("", node.op_type, inputs, attributes=list(node.attributes.values()), outputs=[ir.Value(name="o")])
-    graph = ir.Graph(list(values.values()), single.outputs, nodes=[single], opset_imports={"": opset}, name="shape")
-    model = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION))
+    return evaluated([single], contents, single.outputs, opset)[0]
+
+
+def evaluated(
+    nodes: Iterable[ir.Node], contents: Mapping[str, Array], ends: Iterable[ir.Value], opset: int
+) -> list[Array]:
+    """The tensors that standard nodes compute of others, whose contents are given by name, in onnx's reference evaluator."""
+    graph = onnx.GraphProto(name="constants", node=map(ir.to_proto, nodes))
+    for name, array in contents.items():
+        graph.input.add(name=name).type.tensor_type.elem_type = int(ir.DataType.from_numpy(array.dtype))
+    graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in ends if value.name)
+    model = onnx.ModelProto(ir_version=_IR_VERSION, graph=graph, opset_import=[onnx.OperatorSetIdProto(version=opset)])
     results: Any = ReferenceEvaluator(model).run(None, dict(contents))
-    return np.asarray(results[0])
+    return list(map(np.asarray, results))
 
 
 def _make_constant(value: ir.Value, content: Array, names: Names) -> None:

@@ -224,8 +224,6 @@ class _Inferred:
     """Type and shape of one tensor, as far as they follow from the model's inputs.
 
     Attributes:
-        type: The type.
-        shape: The shape.
         is_sure: Whether onnx's inference found it; otherwise it could not follow the model, and the types of the ops suggest it.
     """
 

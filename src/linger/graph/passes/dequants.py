@@ -25,6 +25,7 @@ from linger.graph.core.nodes import (
     attributes_of,
     defined_in,
     describe,
+    graph_of,
     is_dialect,
     is_used,
     op_of,
@@ -132,10 +133,9 @@ def _keep_real(uses: list[Use], found: Propagation, flow: Flow, changes: Changes
     for use in uses:
         value, node = use.value, use.owner
         assert isinstance(node, ir.Node)  # outputs of graphs have a type
-        assert node.graph is not None  # it came from a graph
         made = _dequant(domain, value, found)
         made.name = made.outputs[0].name = taken.choose(f"{value.name}_dequant")
-        node.graph.insert_before(node, made)
+        graph_of(node).insert_before(node, made)
         node.replace_input_with(use.index, made.outputs[0])
         changes.note(str(use), f"keeps the real numbers of {value.name!r} ({found.fact(value)})")
 
@@ -164,8 +164,7 @@ def _merge(flow: Flow, changes: Changes) -> None:
 def _merge_equal(nodes: list[ir.Node], flow: Flow, changes: Changes) -> None:
     kept: dict[ir.Graph, ir.Node] = {}
     for node in sorted(nodes, key=lambda n: not n.outputs[0].is_graph_output()):  # stable: the first stays
-        assert node.graph is not None  # it came from a graph
-        kept.setdefault(node.graph, node)
+        kept.setdefault(graph_of(node), node)
     for node in nodes:
         twin = next((kept[g] for g in _scopes(node.graph, flow) if g in kept and kept[g] is not node), None)
         if twin is not None and not node.outputs[0].is_graph_output():
@@ -190,14 +189,12 @@ def _replace_dequant(node: ir.Node, twin: ir.Node, name: str, changes: Changes) 
 
 
 def _remove(node: ir.Node) -> None:
-    assert node.graph is not None  # it came from a graph
-    node.graph.remove(node, safe=True)
+    graph_of(node).remove(node, safe=True)
 
 
 def _move_early(node: ir.Node) -> None:
     """Move a Dequant as far to the front of its graph as its input allows: new readers may stand before it."""
-    graph = node.graph
-    assert graph is not None  # it came from a graph
+    graph = graph_of(node)
     graph.remove(node)
     _place_early(node, graph)
 
@@ -482,8 +479,7 @@ def _bring_bounds(node: ir.Node, sink: ir.Node, element: ir.DataType, names: Nam
 
 def _integer(number: int | None, node: ir.Node, element: ir.DataType, names: Names) -> ir.Value:
     assert number is not None  # else the island had an obstacle
-    graph = node.graph
-    assert graph is not None  # the node came from a graph
+    graph = graph_of(node)
     name = names.choose(f"{node.outputs[0].name}_{number}")
     tensor = ir.tensor(np.asarray(number, element.numpy()), dtype=element, name=name)
     value = ir.Value(name=name, type=ir.TensorType(element), shape=ir.Shape([]), const_value=tensor)

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION
 from linger.errors import GraphError, listing, printable
@@ -28,11 +26,9 @@ from linger.graph.lowering.bodies import (
     known_tensors,
     shape_of,
 )
-from linger.graph.passes.constants import fix_shapes, fixed_sizes
+from linger.graph.passes.constants import evaluated, fix_shapes, fixed_sizes
 from linger.graph.passes.time_axes import Shapes, is_recurrent
 from linger.graph.passes.well_formed import inline_functions, remove_dead_code
-
-_IR_VERSION = 8
 
 
 def prepared(model: ir.Model) -> ir.Model:
@@ -90,12 +86,7 @@ def _computed(nodes: Iterable[ir.Node], ends: Sequence[ir.Value], opset: int) ->
         return []
     tensors = {str(x.name): constant_tensor(x) for node in nodes for x in filter(None, node.inputs)}
     contents = {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
-    graph = onnx.GraphProto(name="constants", node=map(ir.to_proto, nodes))
-    graph.input.extend(onnx.ValueInfoProto(name=name) for name in contents)
-    graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in ends)
-    proto = onnx.ModelProto(ir_version=_IR_VERSION, graph=graph, opset_import=[onnx.OperatorSetIdProto(version=opset)])
-    results: Any = ReferenceEvaluator(proto).run(None, contents)
-    return list(map(np.asarray, results))
+    return evaluated(nodes, contents, ends, opset)
 
 
 def sizes_of(model: ir.Model) -> Shapes:
@@ -156,7 +147,6 @@ class Timed:
     """How the frames of one tensor lie in time.
 
     Attributes:
-        axis: The axis that is time.
         frames: Its size in one step.
         delay: Frame i of the stream is frame i − delay of the whole sequence, for every i that is at least 0 and at least
             `delay`. Where it is negative, the first frames of the whole sequence are zeros that the stream does not have.

@@ -32,6 +32,7 @@ from linger.graph.core.nodes import (
     callees_first,
     defined_in,
     describe,
+    graph_of,
     in_order,
     is_dialect_domain,
     is_used,
@@ -497,9 +498,8 @@ class _Copy:
 
     def replace_call(self, replacer: ValueReplacer) -> None:
         """Put the nodes in the place of the call."""
-        graph, results = self.call.graph, self._write()
-        assert graph is not None  # the call came from a graph
-        graph.insert_before(self.call, self.nodes)
+        results = self._write()
+        graph_of(self.call).insert_before(self.call, self.nodes)
         for old, new in zip(self.call.outputs, results, strict=False):
             replacer.stand_in(old, new)
         replacer.discard(self.call)

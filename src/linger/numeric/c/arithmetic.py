@@ -126,11 +126,7 @@ def _real_literal(value: float) -> str:
 
 
 class CArithmetic:
-    """Interprets scalars and element-wise arithmetic by building nodes; C is written only when a tensor is stored.
-
-    Args:
-        draft: The function being written.
-    """
+    """Interprets scalars and element-wise arithmetic by building nodes; C is written only when a tensor is stored."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft

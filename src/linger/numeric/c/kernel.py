@@ -207,10 +207,6 @@ class CKernel(CProducts):
     """Interprets a body by building nodes; loops are written when a tensor is stored, or a recurrent layer begins.
 
     The states of recurrent layers live in scratch; a step is written once, inside a loop over time.
-
-    Args:
-        draft: The function being written.
-        scope: Where its statements go.
     """
 
     def __init__(self, draft: Draft, scope: Scope) -> None:

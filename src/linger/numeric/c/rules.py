@@ -117,7 +117,9 @@ class Scale(Rule):
 
     def write(self, place: Place, node: Node, index: Index) -> str:
         ctype = node.ctype(place)
-        return f"({place.read_as(node.args[0], index, ctype)} * {factor_text(place, self.bits, ctype)})"
+        if self.bits > WIDTHS[ctype] - 2:
+            raise place.refuse(f"a factor of 2^{self.bits} does not fit in {WIDTHS[ctype]} bits")
+        return f"({place.read_as(node.args[0], index, ctype)} * {literal(1 << self.bits, ctype)})"
 
 
 @dataclass(frozen=True)
@@ -324,13 +326,6 @@ def common_type(place: Place, *nodes: Node) -> str:
 def converted(text: str, source: str, target: str) -> str:
     """An expression cast from one type to another, which must hold its interval."""
     return text if source == target else f"({target}){text}"
-
-
-def factor_text(place: Place, bits: int, ctype: str) -> str:
-    """2^bits as a factor."""
-    if bits > WIDTHS[ctype] - 2:
-        raise place.refuse(f"a factor of 2^{bits} does not fit in {WIDTHS[ctype]} bits")
-    return literal(1 << bits, ctype)
 
 
 def listed_node(values: Sequence[int], shape: Shape) -> Node:

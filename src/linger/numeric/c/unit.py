@@ -284,12 +284,7 @@ class Unit:
         return function
 
     def source(self, *, before: str = "", more: str = "") -> str:
-        """The text of the file; equal input gives equal text.
-
-        Args:
-            before: Text for before the functions.
-            more: More functions, which may read `tables`.
-        """
+        """The text of the file; equal input gives equal text. `more` functions may read `tables`."""
         bodies = "\n".join([f.text for f in self._functions.values()] + ([more] if more else []))
         # tables that only a proof build reads are there in a proof build only
         needed, proof = (

@@ -507,15 +507,17 @@ class OnnxProducts(OnnxWriter):
                     zeros = [self.constant(x_zero, UINT8), self.constant(w_zero, UINT8)]
                     yield self.emit("ConvInteger", [x_byte, w_byte, *zeros], INT32, **geometry), x_weight * w_weight
 
-        def in_integers() -> OnnxValue:
-            total = self._weighted_sum(parts())
-            return total if b is None else self.add(total, self._reshape(self.wide(b), per_channel))
-
         def scaled(factor: OnnxValue) -> OnnxValue:
             return self.scaled(self.cast(w, FLOAT), self._of_rows(factor, len(per_channel)), self.scalar(0.0))
 
         in_float = self._in_float("Conv", x, scaled, b, geometry)
-        return self._product(self._largest_sum(x, w, b, x_bits), in_float, in_integers, rank=len(per_channel))
+        largest, rank = self._largest_sum(x, w, b, x_bits), len(per_channel)
+        return self._product(largest, in_float, lambda: self._summed(parts(), b, per_channel), rank=rank)
+
+    def _summed(self, parts: Iterator[tuple[OnnxValue, int]], b: _Bias, per_channel: list[int]) -> OnnxValue:
+        """Parts times their weights, added up, and a bias in this shape."""
+        total = self._weighted_sum(parts)
+        return total if b is None else self.add(total, self._reshape(self.wide(b), per_channel))
 
     def _in_float(
         self,
@@ -556,10 +558,6 @@ class OnnxProducts(OnnxWriter):
                     factors = [self.cast(signal, FLOAT), self.cast(taps, FLOAT)]
                     yield self.emit("ConvTranspose", factors, FLOAT, **geometry), signal_weight * tap_weight
 
-        def in_digits() -> OnnxValue:
-            total = self._weighted_sum(parts())
-            return total if b is None else self.add(total, self._reshape(self.wide(b), [1, -1, 1, 1]))
-
         def scaled(factor: OnnxValue) -> OnnxValue:
             """Weights are [in, out/group, …]: for factors, the groups of input channels become an axis of their own."""
             weight = self.cast(w, FLOAT)
@@ -575,7 +573,8 @@ class OnnxProducts(OnnxWriter):
             return self.emit("Reshape", [split, shape], FLOAT)
 
         largest = self._largest_sum(x, w, b, x_bits, geometry["group"])
-        return self._product(largest, self._in_float("ConvTranspose", x, scaled, b, geometry), in_digits)
+        in_float = self._in_float("ConvTranspose", x, scaled, b, geometry)
+        return self._product(largest, in_float, lambda: self._summed(parts(), b, [1, -1, 1, 1]))
 
 
 def by_output(weight: NDArray[Any], transposed_groups: int | None) -> NDArray[Any]:

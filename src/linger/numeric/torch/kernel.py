@@ -214,11 +214,10 @@ class TorchKernel:
             return torch.as_tensor(value, dtype=dtype, device=self._device)
         return torch.full((), value, dtype=dtype, device=self._device)  # nothing is copied from the host
 
-    def scalar(self, value: float) -> Tensor:
+    def scalar(self, value: float | Sequence[int]) -> Tensor:
         return self._constant(value, self._wide)
 
-    def vector(self, values: Ints) -> Tensor:
-        return self._constant(values, self._wide)
+    vector = table = scalar
 
     def single(self, value: float) -> Tensor:
         return self._constant(value, torch.float32)
@@ -357,9 +356,6 @@ class TorchKernel:
 
     def split(self, x: Tensor, parts: int, axis: int) -> tuple[Tensor, ...]:
         return x.chunk(parts, dim=axis)
-
-    def table(self, values: Sequence[int]) -> Tensor:
-        return self._constant(values, self._wide)
 
     def entries(self, table: Tensor, row: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda index: table[index.long()]

@@ -114,7 +114,7 @@ def keep_integers_at_the_ends(model: ir.Model) -> dict[str, str]:
             reason = _take_integers(source, opset_of(model))
             if reason:
                 refused[source.name or ""] = reason
-    for node in [n for n in model.graph if _is(n, "Dequant")]:
+    for node in [n for n in model.graph if is_dialect(n, "Dequant")]:
         if node.outputs[0].is_graph_output():
             _bypass(node)
     return refused
@@ -122,7 +122,7 @@ def keep_integers_at_the_ends(model: ir.Model) -> dict[str, str]:
 
 def remove_dequants(model: ir.Model) -> int:
     """Take every Dequant out and connect its consumers to the integers: a file to look at, not to run."""
-    dequants = [n for n in all_nodes(model) if _is(n, "Dequant")]
+    dequants = [n for n in all_nodes(model) if is_dialect(n, "Dequant")]
     for node in dequants:
         _bypass(node)
     return len(dequants)
@@ -136,7 +136,7 @@ def _take_integers(source: ir.Value, opset: int) -> str:
     while waiting:
         for use in waiting.pop().uses():
             node = use.node
-            if _is(node, "Quant"):
+            if is_dialect(node, "Quant"):
                 quants.append(node)
             elif (use.idx, node.domain) == (0, "") and node.op_type in _MOVING:
                 moving.append(node)
@@ -178,10 +178,6 @@ def _bypass(node: ir.Node) -> ir.Value:
     if is_output and not source.is_graph_input():
         source.name, source.shape = name, result.shape  # not every op's shape can be inferred
     return source
-
-
-def _is(node: ir.Node, op_type: str) -> bool:
-    return is_dialect(node) and node.op_type == op_type
 
 
 def _outputs(nodes: Iterable[ir.Node]) -> list[ir.Value]:

@@ -22,7 +22,7 @@ from torch.onnx import symbolic_helper
 
 from linger.dialect import DOMAIN, DOMAIN_VERSION, Op, find_op
 from linger.errors import UnsupportedError
-from linger.graph.core.nodes import all_nodes, is_dialect
+from linger.graph.core.nodes import all_nodes, graph_of, is_dialect
 from linger.graph.core.rewiring import drop_unused
 from linger.graph.core.tensor_types import constant_tensor
 from linger.numeric.torch.kernel import TorchKernel, carrier, integer_type
@@ -354,8 +354,7 @@ def _constant_node(consumer: ir.Node, name: str, tensor: ir.TensorProtocol) -> i
     """Make a Constant node for a scalar operand, as device packers want it; one per consumer, each with its own scale."""
     value = ir.Value(name=name)
     node = ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", tensor)], outputs=[value], name=name)
-    assert consumer.graph is not None
-    consumer.graph.insert_before(consumer, node)
+    graph_of(consumer).insert_before(consumer, node)
     return value
 
 

@@ -111,14 +111,8 @@ class TensorDifference:
     ) -> None:
         """Count one batch.
 
-        Args:
-            batch: Its number.
-            a: The tensor of a.
-            b: The tensor of b.
-            scale_a: The scale of a, where it is known.
-            scale_b: The scale of b.
-            bits: The width of the integers, where it is less than that of their type.
-            tolerance: How far two floats without a scale may lie apart, as a part of the largest |a|.
+        `bits` is the width of the integers, where it is less than that of their type; `tolerance`, a part of the largest |a|, is
+        how far two floats without a scale may lie apart.
         """
         self.dtype_a, self.dtype_b, self.shape = str(a.dtype), str(b.dtype), a.shape
         self._note_types(a, b, scale_a, scale_b)
@@ -156,9 +150,9 @@ class TensorDifference:
         """Count all numbers as differing: in different shapes they cannot be subtracted from each other."""
         self.values += max(a.size, b.size)
         self.differing += max(a.size, b.size, 1)
-        self.note(f"shape {_times(a.shape)} against {_times(b.shape)}")
+        self.note(f"shape {times(a.shape)} against {times(b.shape)}")
         if self.first is None:
-            self.first = DifferingElement(batch, (), f"shape {_times(a.shape)}", f"shape {_times(b.shape)}")
+            self.first = DifferingElement(batch, (), f"shape {times(a.shape)}", f"shape {times(b.shape)}")
 
     def _note_types(self, a: Array, b: Array, scale_a: float | None, scale_b: float | None) -> None:
         if a.dtype != b.dtype:
@@ -166,7 +160,7 @@ class TensorDifference:
         if scale_a is not None and scale_b is not None and scale_a != scale_b:
             self.note(f"scale {scale_a:g} against {scale_b:g}")
         if a.shape != b.shape and _same_shape(a, b):
-            self.note(f"shape {_times(a.shape)} against {_times(b.shape)}")
+            self.note(f"shape {times(a.shape)} against {times(b.shape)}")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -340,5 +334,6 @@ def _same_shape(a: Array, b: Array) -> bool:
     return [n for n in a.shape if n != 1] == [n for n in b.shape if n != 1]
 
 
-def _times(shape: tuple[int, ...]) -> str:
+def times(shape: tuple[int, ...]) -> str:
+    """Sizes as messages have them."""
     return "x".join(map(str, shape)) or "scalar"

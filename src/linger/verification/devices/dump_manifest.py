@@ -201,12 +201,9 @@ class ManifestEntry:
     """One tensor of a manifest.
 
     Attributes:
-        name: The tensor.
         files: The files that may hold it, the preferred one first, relative to the manifest's folder.
         layout: How it is stored in a raw file; None where the manifest gives no type (.npz, .npy and text need none).
         shape: The sizes as the model has them, if given.
-        scale: Its scale, if given.
-        batch: The batch that it belongs to.
         key: Its name inside an .npz file, if that differs.
     """
 

@@ -16,6 +16,7 @@ from linger.errors import UsageError, listing
 from linger.graph.core.dialects import makes_unsigned
 from linger.graph.core.nodes import required_inputs
 from linger.verification.array_files import Array, load_arrays, natural_order, read_text
+from linger.verification.devices.comparison_result import times
 from linger.verification.devices.dump_manifest import NAMES, ManifestEntry, read_manifest
 from linger.verification.feeds import Feed, cut, fitted, given_feeds
 
@@ -41,7 +42,6 @@ class DumpTensor:
         name: What the dump calls it.
         array: Its numbers; flat where the dump does not give the sizes.
         source: The file, for messages.
-        scale: The scale that the dump gives.
         has_shape: Whether the sizes are given.
         decimals: Digits after the point, of a text that has the same number of them everywhere.
         is_text: Whether it was read from a text, which does not give an element type.
@@ -241,14 +241,7 @@ _FEWEST_DECIMALS = 4
 
 
 def prepare(dump: DumpTensor, flat: Array, tensor: Array, name: str, scale: float | None) -> tuple[Array, list[str]]:
-    """Bring a dump into a form that can be compared with a tensor.
-
-    Args:
-        dump: The dump.
-        flat: The part of its numbers that belongs to this run.
-        tensor: The tensor that the file computes.
-        name: The tensor's name.
-        scale: The tensor's scale.
+    """Bring a dump, of which `flat` is the part that belongs to this run, into a form that can be compared with a tensor.
 
     Returns:
         The array in the tensor's shape, and the assumptions that were made.
@@ -259,7 +252,7 @@ def prepare(dump: DumpTensor, flat: Array, tensor: Array, name: str, scale: floa
     if flat.size != tensor.size:
         much = "short" if flat.size < tensor.size else "long"
         raise UsageError(
-            f"{dump.source}: it is too {much}: {flat.size} numbers; {name} has {tensor.size} ({_times(tensor.shape)})."
+            f"{dump.source}: it is too {much}: {flat.size} numbers; {name} has {tensor.size} ({times(tensor.shape)})."
         )
     notes = _shape_notes(dump, flat, tensor)
     array = flat.reshape(tensor.shape)
@@ -280,7 +273,7 @@ def _shape_notes(dump: DumpTensor, flat: Array, tensor: Array) -> list[str]:
         return []
     if [n for n in flat.shape if n != 1] == [n for n in tensor.shape if n != 1]:
         return []
-    text = f"sizes {_times(flat.shape)} read one after the other as {_times(tensor.shape)}"
+    text = f"sizes {times(flat.shape)} read one after the other as {times(tensor.shape)}"
     if tensor.ndim > 2 and flat.shape == np.moveaxis(tensor, 1, -1).shape:  # there are axes behind the channels
         text += "; if the channels come last, say layout NHWC in a manifest"
     return [text]
@@ -332,10 +325,6 @@ def _narrowed(array: Array, tensor: Array) -> Array:
     return cast if np.array_equal(cast, array) else array
 
 
-def _times(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
-
-
 @dataclass
 class FoundInputs:
     """The inputs on which the file is run.
@@ -354,12 +343,7 @@ class FoundInputs:
 
 
 def find_inputs(model: ir.Model, matched: dict[int, Matched], inputs: object = None) -> FoundInputs:
-    """The feeds of every batch of dumps.
-
-    Args:
-        model: The file.
-        matched: The dumps of every batch.
-        inputs: Inputs that the caller gave; None: they are among the dumps.
+    """The feeds of every batch of dumps; where the caller gave no inputs, they are among the dumps.
 
     Raises:
         UsageError: Given inputs that do not fit the file.

@@ -29,13 +29,7 @@ _MOVING = frozenset({"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeez
 
 
 class FileRunner:
-    """One side of a comparison.
-
-    Args:
-        model: The file.
-        label: Its name in messages, where it has no path.
-        engine: "onnxruntime", or "numpy" for the reference.
-    """
+    """One side of a comparison, run by "onnxruntime" or by "numpy"; `label` is its name in messages, where it has no path."""
 
     def __init__(self, model: ModelLike, label: str, engine: str = "onnxruntime") -> None:
         if engine not in ENGINES:
@@ -95,7 +89,6 @@ class TensorFact:
     """One tensor of the main graph, in the order of execution.
 
     Attributes:
-        name: The tensor's name.
         node: The name of the node that computes it; empty for an input.
         op_type: That node's type; `Input` for an input.
         order: Its place in the order of execution.

@@ -98,14 +98,10 @@ def write_vector_files(
     header_limit: int | None,
     about: Callable[[], dict[str, Any]],
 ) -> None:
-    """Fill a folder, batch by batch.
+    """Fill an empty folder, batch by batch: one batch is held at a time.
 
-    Args:
-        folder: An empty folder.
-        batches: The tensors of each batch; one batch is held at a time.
-        formats: Any of `FORMATS`.
-        header_limit: Arrays of at most this many numbers go into a C header; None: no header.
-        about: Returns further entries of the manifest; called when all batches are written.
+    Arrays of at most `header_limit` numbers go into a C header; None: no header. `about` returns further entries of the
+    manifest; it is called when all batches are written.
     """
     entries: list[dict[str, Any]] = []
     header = _CHeader(header_limit or 0)

@@ -445,7 +445,7 @@ def _bound(real: Array, truth: Array, ends: np.iinfo[Any], scale: float) -> NDAr
 
 def _follows_floats(node: ir.Node) -> bool:
     """Whether a node is a Quant behind float ops."""
-    return is_dialect(node) and node.op_type == "Quant" and bool(float_ops_before(node))
+    return is_dialect(node, "Quant") and bool(float_ops_before(node))
 
 
 def float_ops_before(node: ir.Node) -> list[ir.Node]:

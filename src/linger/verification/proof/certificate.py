@@ -195,12 +195,7 @@ class Evidence:
 
 
 def write_certificate(path: Path, evidence: Evidence | None, findings: Mapping[str, Any]) -> None:
-    """Write a certificate, and the inputs beside it where they are large; all or nothing.
-
-    Args:
-        path: The file.
-        evidence: The file and the inputs that were verified.
-        findings: The entries of the certificate that say what was found.
+    """Write a certificate with the entries that say what was found, and the inputs beside it where they are large; all or nothing.
 
     Raises:
         UsageError: The model was no file or has changed, the inputs were too many, or a file cannot be written.

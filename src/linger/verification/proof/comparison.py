@@ -127,13 +127,7 @@ class Batch:
 
 
 class RecordingComparison:
-    """Runs a file, which has been checked, on one recording after another and counts what differs.
-
-    Args:
-        model: The file.
-        way: How it is run.
-        witnesses: Further computations of it.
-    """
+    """Runs a file, which has been checked, on one recording after another and counts what differs."""
 
     def __init__(self, model: ir.Model | Network, way: Way, witnesses: Sequence[Witness] = ()) -> None:
         self.way, network = way, Network.of(model, is_checked=True)

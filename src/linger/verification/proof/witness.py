@@ -26,10 +26,7 @@ Shapes = Mapping[str, Sequence[object]]
 def cut_to(shapes: Shapes, feeds: Arrays, where: str) -> list[Arrays]:
     """The samples of a batch, each of the sizes that are asked for; an input that has its size already is part of each.
 
-    Args:
-        shapes: The sizes of a sample; an input that is not among them is not cut.
-        feeds: The inputs of the batch.
-        where: What takes the samples, for the message.
+    An input that is not among `shapes` is not cut.
 
     Raises:
         UsageError: The batch is no multiple of a sample.
@@ -77,13 +74,7 @@ def _multiple(part: Sequence[object] | None, whole: tuple[int, ...]) -> tuple[in
 
 
 class Join:
-    """Joins the tensors of samples to those of a batch.
-
-    Args:
-        samples: The inputs of each sample.
-        file: Every tensor of the file for the batch.
-        compute: Computes the tensors of the file for one sample.
-    """
+    """Joins the tensors of samples to those of a batch; `compute` gives those that the file has for one sample."""
 
     def __init__(self, samples: Sequence[Arrays], file: Arrays, compute: Callable[[Arrays], Arrays]) -> None:
         self._samples = samples
@@ -189,10 +180,7 @@ def as_witnesses(given: Witnesses) -> tuple[Witness, ...]:
 def require_same_model(witnesses: Iterable[Witness], sha256: Callable[[], str], where: str) -> None:
     """Refuse witnesses that were made from another file. One that does not know its file is taken.
 
-    Args:
-        witnesses: The witnesses.
-        sha256: Computes the SHA-256 of the file; it is not called where no witness names one.
-        where: The file, for the message.
+    `sha256` computes that of the file; it is not called where no witness names one.
 
     Raises:
         UsageError: Some were; all of them are named.
@@ -285,13 +273,7 @@ class Statement:
 
 
 class WitnessStand:
-    """Asks one witness, batch by batch.
-
-    Args:
-        witness: The witness.
-        label: What messages call it; two witnesses have different labels.
-        outputs: The names of the file's outputs.
-    """
+    """Asks one witness, batch by batch; its label is what messages call it, and no other one's."""
 
     def __init__(self, witness: Witness, label: str, outputs: Sequence[str]) -> None:
         self.row = WitnessRow(label, _plain(getattr(witness, "origin", {})))
