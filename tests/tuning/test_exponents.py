@@ -66,6 +66,23 @@ def test_a_range_that_is_too_wide_is_mended(key: str) -> None:
     assert linger.compare_layers(reference, model, data).output_db == pytest.approx(result.after_db, abs=0.1)
 
 
+def test_an_input_is_never_cut() -> None:
+    """A rare large number, which the smallest error would give up: other data may have more of them."""
+    reference = nn.Sequential(nn.Linear(1, 1, bias=False)).eval()
+    nn.init.ones_(reference[0].weight)
+    x = torch.linspace(-0.1, 0.1, 8192).unsqueeze(1)
+    x[:2] = 1.15
+    model = linger.init(copy.deepcopy(reference)).eval()
+    with linger.calibration():
+        model(x)
+    linger.choose_exponents(model, reference, [x, x])
+    assert ranges_of(model)["0.x"].scale == 64.0  # 1.15·64 ≤ 127 < 1.15·128
+    # a range that was chosen too wide is made finer all the same
+    ranges_of(model)["0.x"].choose(8.0)
+    linger.choose_exponents(model, reference, [x, x])
+    assert ranges_of(model)["0.x"].scale == 64.0
+
+
 def test_a_range_that_is_too_narrow_is_mended() -> None:
     model, reference, data = made()
     planted = ranges_of(model)["second.o"]

@@ -52,6 +52,23 @@ def test_a_slope_of_a_tenth_gives_two_more_bits(make: Any) -> None:
     assert result.integers().flatten().tolist() == [-32, -16, -8, -2, 0, 20, 40, 96]
 
 
+def test_fewer_bits_than_the_input_has_get_a_coarser_scale(tmp_path: Path) -> None:
+    """10 at 16 bits has a scale of 512, which 8 bits of its result, −1 … 3, cannot have: they saturated at 127/512."""
+    net = linger.quant_module(Net(nn.LeakyReLU(0.1)), out_bits=16)
+    model = linger.init(net).eval()
+    with linger.calibration():
+        model(X)
+    (act,) = [module for name, module in model.named_modules() if "iqleakyrelu" in name]
+    act.out_bits = 8
+    with linger.calibration():
+        model(X)
+    result = model(X)
+    assert (result.bits, result.scale) == (8, 32.0)
+    assert result.integers().flatten().tolist() == [-32, -16, -8, -2, 0, 20, 40, 96]
+    linger.onnx.export(model, (X,), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", X).differing == 0
+
+
 @pytest.mark.parametrize("make", [lambda: nn.LeakyReLU(0.1), tenth])
 def test_a_range_that_does_not_shrink_keeps_its_scale(make: Any) -> None:
     result = calibrated(make(), -X)(-X)  # −3 … 10

@@ -108,6 +108,14 @@ def test_where_data_are_few_more_is_asked_for() -> None:
     assert [bool(cost) for cost in costs] == [True, False]
 
 
+def test_what_helps_every_sample_is_no_chance() -> None:
+    """The sign test: of six samples all gain by chance once in 64 times, of three once in 8."""
+    before, step = of(*[1.0] * 6), of(0.999, 0.99, 0.9, 0.999, 0.2, 0.999)  # a mean of 0.15, of which noise is 0.13
+    assert not objection(step, before, care=2.0)  # twice the noise is passed by chance once in 44 times
+    assert objection(of(*step.samples[:5]), of(*[1.0] * 5), care=2.0)  # once in 32
+    assert objection(of(*step.samples[:5], 1.001), before, care=2.0)
+
+
 def test_harm_to_what_steps_learn_from_is_no_gain() -> None:
     before = of(1.0, 1.0, 1.0, learned=1.0)
     assert not objection(of(0.5, 0.6, 0.4, learned=1.02), before)  # less than 0.1 dB

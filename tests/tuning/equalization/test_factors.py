@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -83,6 +84,30 @@ def test_balance_brings_the_channels_of_a_tensor_together() -> None:
     assert found.spread(found.balanced(0.5), own) < found.spread(none, own) - 0.1
     quiet = found.least_noise(found.balanced(0.5))
     assert noise(found, found.fitted(quiet)) < noise(found, none)
+
+
+def test_level_channels_are_equally_large_where_they_are_read() -> None:
+    found = chains()
+    own = found.members()["first.weight"]
+    ranges = (found.read * np.exp2(found.level(1.0)))[own]
+    assert ranges == pytest.approx(ranges[0])
+    assert np.ptp(np.log2(found.read[own])) > 1  # they were not
+
+
+def test_what_a_slope_makes_small_may_be_larger_before() -> None:
+    """−8 … 1 is −0.8 … 1 behind LeakyReLU: as made it is 8 times as large as where it is read, and 2 times that is allowed."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.LeakyReLU(0.1), nn.Conv2d(2, 1, 1)).eval()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([1.0, 0.125]).reshape(2, 1, 1, 1))
+        model[0].bias.zero_()
+    found = chains_of(model, [(torch.tensor([-8.0, 1.0]).reshape(1, 1, 1, 2),)])[0]
+    assert (found.made.tolist(), found.read.tolist()) == ([8.0, 1.0], [1.0, 0.125])
+    bits = {allowed: np.diff(-found.level(allowed)).tolist() for allowed in (0.0, 1.0, 4.0)}
+    assert bits == {0.0: [-3.0], 1.0: [-3.0], 4.0: [-3.0]}
+    found.made[:] = [8.0, 0.125]
+    assert np.diff(-found.level(0.0)).tolist() == [-6.0]  # log2(0.125/8)
+    assert np.diff(-found.level(1.0)).tolist() == [-5.0]
+    assert np.diff(-found.level(4.0)).tolist() == [-3.0]
 
 
 def test_no_factor_is_beyond_ten_bits() -> None:
