@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
@@ -220,7 +220,7 @@ def _environment() -> Environment:
         "comment": _comment,
         "hex": "0x{:08X}u".format,
         "plain": plain,
-        "sizes": _sizes,
+        "sizes": lambda shape: " x ".join(map(str, shape)) or "1",
         "thousands": "{:,}".format,
     }
     return environment
@@ -230,10 +230,6 @@ def _comment(text: str) -> str:
     """Lines as a comment of C."""
     lines = text.splitlines()
     return f"/* {lines[0]} */\n" if len(lines) == 1 else "\n".join(["/*", *(f" * {x}" for x in lines), " */", ""])
-
-
-def _sizes(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape)) or "1"
 
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")

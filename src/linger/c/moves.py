@@ -211,15 +211,10 @@ def _squeezed(places: Array) -> Array:
     axis = joined.ndim - 1
     while axis > 0:
         merged = joined.reshape(*joined.shape[: axis - 1], -1, *joined.shape[axis + 1 :])
-        if _is_run(merged, axis - 1):
+        if (np.diff(merged, axis=axis - 1) == 1).all():  # always one element further
             joined = merged
         axis -= 1
     return joined
-
-
-def _is_run(places: Array, axis: int) -> bool:
-    """Whether moving along an axis always moves by one element."""
-    return bool((np.diff(places, axis=axis) == 1).all())
 
 
 def _loops(part: Part, shape: tuple[int, ...], tables: Tables, value: str) -> list[str]:
