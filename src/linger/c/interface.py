@@ -213,17 +213,15 @@ def rendered(template: str, **values: Any) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, StrictUndefined  # only exports and builds need it
 
-    environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
-    )
-    environment.filters |= {
+    made = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    made.filters |= {
         "comment": _comment,
         "hex": "0x{:08X}u".format,
         "plain": plain,
         "sizes": lambda shape: " x ".join(map(str, shape)) or "1",
         "thousands": "{:,}".format,
     }
-    return environment
+    return made
 
 
 def _comment(text: str) -> str:

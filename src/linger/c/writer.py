@@ -383,11 +383,7 @@ def _border(node: ir.Node, constants: Mapping[str, Array]) -> str:
     """What elements of a Pad have that come from no input; "0" for other nodes."""
     if node.op_type != "Pad" or len(node.inputs) < 3 or node.inputs[2] is None:
         return "0"
-    return _literal(constants[str(node.inputs[2].name)].reshape(()))
-
-
-def _literal(number: Array) -> str:
-    """A number as C writes it, exactly."""
+    number = constants[str(node.inputs[2].name)].reshape(())
     return f"{float(number).hex()}f" if number.dtype.kind == "f" else str(int(number))
 
 
