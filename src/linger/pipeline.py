@@ -86,11 +86,7 @@ def plot_layers(result: Sensitivity | LayerComparison, path: str | os.PathLike[s
     Raises:
         UsageError: The result has no rows, matplotlib (extra `report`) is missing, the file is neither .png nor .svg.
     """
-    names = [_label(row) for row in result.rows]
+    calls = [(str(row.name), getattr(row, "call", 0)) for row in result.rows]
+    names = [f"{name} ({call})" if call else name for name, call in calls]
     plots.draw_layers(names, [row.sqnr_db for row in result.rows], Path(path), title=result.summary())
     return Path(path)
-
-
-def _label(row: Any) -> str:
-    call = getattr(row, "call", 0)
-    return f"{row.name} ({call})" if call else str(row.name)

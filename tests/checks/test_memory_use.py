@@ -43,6 +43,14 @@ def test_a_convolution():
     assert not use.is_lower_bound
 
 
+def test_a_channel_with_its_own_scale_takes_a_byte_more():
+    attributes = CONV | {"exponents_w": [0, 1, 2, 3]}
+    use = memory_use(
+        model_of(node("Conv2dInt", "x, w, b", **attributes), inputs="int8[1,3,8,8] x", w=(4, 3, 3, 3), b=BIAS)
+    )
+    assert (use.layers[0].weight_bytes, use.weight_bytes) == (124 + 4, 124 + 4)
+
+
 def test_groups_share_the_products():
     grouped = model_of(node("Conv2dInt", "x, w", **CONV | {"group": 2}), inputs="int8[1,4,8,8] x", w=(6, 2, 3, 3))
     assert memory_use(grouped).macs == 6 * 64 * 2 * 9

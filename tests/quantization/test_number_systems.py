@@ -423,3 +423,125 @@ def test_rows_of_gates_have_scales_of_their_own(kind, tmp_path):
     names = {a.name for a in first.attribute}
     assert {"exponents_iw", "exponents_hw"} <= names
     assert linger.verify(model, path, x[:1]).differing == 0
+
+
+# checkpoints of other numbers
+class Gates(nn.Module):
+    """A recurrent layer behind a linear one."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.gates = nn.Linear(6, 6), nn.LSTM(6, 5, batch_first=True)
+
+    def forward(self, x):
+        return self.gates(self.linear(x))[0]
+
+
+class Function(nn.Module):
+    """A product that the forward calls."""
+
+    def __init__(self, channels=3):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(channels, 6))
+
+    def forward(self, x):
+        return F.linear(x, self.weight)
+
+
+ROWS = torch.rand(4, 3, 6, generator=torch.Generator().manual_seed(2)) - 0.5
+
+
+def made_of(kind, *, is_calibrated=True, **how):
+    model = linger.init(make(kind), **how).eval()
+    if is_calibrated:
+        with linger.calibration():
+            model(ROWS)
+    return model
+
+
+@pytest.mark.parametrize("is_chosen", [False, True], ids=["largest", "chosen"])
+@pytest.mark.parametrize("is_calibrated", [False, True], ids=["fresh", "calibrated"])
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "loose"])
+@pytest.mark.parametrize("is_finer", [True, False], ids=["finer", "coarser"])
+def test_a_checkpoint_of_other_scales_is_refused_by_the_names_of_all_layers(is_finer, strict, is_calibrated, is_chosen):
+    source = made_of(Gates, per_channel=is_finer)
+    if is_chosen:
+        linger.choose_ranges(source, weights="mse")
+    target = made_of(Gates, is_calibrated=is_calibrated, per_channel=not is_finer)
+    before = copy.deepcopy(target.state_dict())
+    many, one = "one for each output channel", "one scale"
+    what = f"{many} there, {one} here" if is_finer else f"{one} there, {many} here"
+    with pytest.raises(UsageError) as refused:
+        target.load_state_dict(source.state_dict(), strict=strict)
+    assert f"load_state_dict: linear.w, gates.iw, gates.hw ({what}): " in str(refused.value)
+    assert f"linger.init(…, per_channel={is_finer}, unsigned=False)" in str(refused.value)
+    assert all(torch.equal(value, before[key]) for key, value in target.state_dict().items())
+
+
+def test_the_scales_of_channels_are_in_the_checkpoint():
+    model = made_of(Gates, per_channel=True)
+    scales = {name: scale.shape for name, scale in model.state_dict().items() if "scale_" in name and "w" in name}
+    assert scales == {"linear.scale_w": (6,), "gates.scale_iw": (20,), "gates.scale_hw": (20,)}
+    layer = model.linear
+    frozen = layer.freeze(layer.ranges["x"].scale)
+    assert model.state_dict()["linear.scale_w"].tolist() == [frozen.scale_w * 2**e for e in frozen.exponents]
+
+
+def test_a_checkpoint_of_unsigned_tensors_is_refused_where_they_are_signed(images):
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU()).eval()
+    source, target = quantized(net, images, unsigned=True), quantized(net, images)
+    with pytest.raises(
+        UsageError, match=r"0\.o, 2\.o \(0 … 255 there, signed here\).*per_channel=False, unsigned=True"
+    ):
+        target.load_state_dict(source.state_dict(), strict=False)
+
+
+def test_a_checkpoint_of_signed_tensors_keeps_its_integers_in_a_model_with_unsigned_ones(images):
+    source, traced = quantized(make(), images), linger.trace_layers(make(), images[:1])
+    for target in (quantized(make(), images, unsigned=True), linger.init(traced, unsigned=True).eval()):
+        target.load_state_dict(source.state_dict())
+        assert torch.equal(outputs(target, images), outputs(source, images))
+
+
+def test_a_part_and_a_model_around_are_refused_too(images):
+    source, target = made_of(Gates, per_channel=True), made_of(Gates)
+    with pytest.raises(UsageError, match="load_state_dict: iw, hw "):
+        target.gates.load_state_dict(source.gates.state_dict())
+    with pytest.raises(UsageError, match=r"load_state_dict: 1\.linear\.w, "):
+        nn.Sequential(nn.Identity(), target).load_state_dict(nn.Sequential(nn.Identity(), source).state_dict())
+
+
+@pytest.mark.parametrize("is_calibrated", [False, True], ids=["fresh", "calibrated"])
+def test_scales_of_a_function_are_refused_in_a_model_with_one(is_calibrated):
+    target = made_of(Function, is_calibrated=is_calibrated)
+    with pytest.raises(UsageError, match=r"function_linear_0\.w \(one for each output channel there"):
+        target.load_state_dict(made_of(Function, per_channel=True).state_dict())
+
+
+def test_one_scale_of_a_function_is_refused_when_its_channels_are_known():
+    source, target = made_of(Function), made_of(Function, is_calibrated=False, per_channel=True)
+    target.load_state_dict(source.state_dict())
+    with pytest.raises(UsageError, match=r"LinearInt\.w \(one scale there, one for each output channel here\)"):
+        target(ROWS)
+    with pytest.raises(UsageError, match=r"function_linear_0\.w \(one scale there"):
+        made_of(Function, per_channel=True).load_state_dict(source.state_dict())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_function_keeps_its_scales_in_a_checkpoint(channels):
+    source, target = (linger.init(Function(channels), per_channel=True).eval() for _ in range(2))
+    with linger.calibration():
+        source(ROWS)
+    target.load_state_dict(source.state_dict())
+    assert torch.equal(outputs(target, ROWS), outputs(source, ROWS))
+
+
+def test_a_part_of_a_sharded_checkpoint_does_not_fit_either():
+    """`torch.distributed.checkpoint.load` reads only what the model has: the sizes say that it is something else."""
+    from torch.distributed.checkpoint import default_planner
+
+    content = default_planner._create_default_local_metadata(made_of(Gates, per_channel=True).state_dict())
+    with pytest.raises(
+        ValueError, match=r"Size mismatch between saved torch.Size\(\[6\]\) and current: torch.Size\(\[1\]\)"
+    ):
+        default_planner.create_default_local_load_plan(made_of(Gates).state_dict(), content)

@@ -505,7 +505,10 @@ class Advice(Result):
     @property
     def lines(self) -> tuple[str, ...]:
         """What to paste, one call per module: a second call for the same module would replace the first."""
-        return (*_limit_lines(self.items), *_width_lines([item for item in self.items if item.needs_width]))
+        wide = [item for item in self.items if item.needs_width]
+        modules = dict.fromkeys(item.module for item in wide if item.line)
+        widths = [width_line(module, {item.role for item in wide if item.module == module}) for module in modules]
+        return (*_limit_lines(self.items), *widths)
 
     @property
     def limits(self) -> dict[str, dict[str, float]]:
@@ -540,11 +543,6 @@ def _limit_lines(items: Sequence[Item]) -> list[str]:
         limits = {role: _joint_limit([i for i in items if (i.module, i.role) == (module, role)]) for role in roles}
         lines.append(limit_line(module, limits, of_module[0].type_name))
     return lines
-
-
-def _width_lines(items: Sequence[Item]) -> list[str]:
-    modules = dict.fromkeys(item.module for item in items if item.line)
-    return [width_line(module, {item.role for item in items if item.module == module}) for module in modules]
 
 
 def _joint_limit(items: list[Item]) -> float:

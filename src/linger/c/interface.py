@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
@@ -212,27 +212,21 @@ def rendered(template: str, **values: Any) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, StrictUndefined  # only exports and builds need it
 
-    environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
-    )
-    environment.filters |= {
+    made = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    made.filters |= {
         "comment": _comment,
         "hex": "0x{:08X}u".format,
         "plain": plain,
-        "sizes": _sizes,
+        "sizes": lambda shape: " x ".join(map(str, shape)) or "1",
         "thousands": "{:,}".format,
     }
-    return environment
+    return made
 
 
 def _comment(text: str) -> str:
     """Lines as a comment of C."""
     lines = text.splitlines()
     return f"/* {lines[0]} */\n" if len(lines) == 1 else "\n".join(["/*", *(f" * {x}" for x in lines), " */", ""])
-
-
-def _sizes(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape)) or "1"
 
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")

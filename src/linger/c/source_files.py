@@ -65,18 +65,14 @@ def c_files(face: Interface) -> dict[str, str]:
 def _header_text(face: Interface) -> str:
     """The header: sizes, shapes, scales, functions."""
     network = face.source.plan.network
-    graph = plain(network.model.graph.name or "")
-    return rendered("header.h", face=face, graph=graph, tensors=network.tensors, of_nan=_of_nan, float32=_float32)
+    graph, own = plain(network.model.graph.name or ""), {"float32": lambda scale: repr(float(np.float32(scale)))}
+    return rendered("header.h", face=face, graph=graph, tensors=network.tensors, of_nan=_of_nan, **own)
 
 
 def _of_nan(parameter: Parameter) -> int:
     """What an input makes of NaN: zero, but the lowest integer where float32 does not hold every one (see `linger_floor_clip`)."""
     low = parameter.ends[0]
     return 0 if -low <= _EXACT_IN_FLOAT else low
-
-
-def _float32(scale: float) -> str:
-    return repr(float(np.float32(scale)))
 
 
 def source_text(face: Interface) -> str:

@@ -58,7 +58,7 @@ class LayerMemory:
         input_bytes: The tensors that it reads, without weights.
         output_bytes: The tensors that it makes.
         live_bytes: Every tensor that is alive while it runs, those that only later layers read included.
-        weight_bytes: The constants that it reads, as the file stores them, without shapes, axes and bounds.
+        weight_bytes: The constants that it reads, as stored, without shapes, axes and bounds; a byte for each channel with its own scale.
         macs: Multiply-accumulates of convolutions, matrix products and recurrent layers; 0 for everything else.
         is_view: Whether its output lies in the memory of its input, so that it takes none of its own.
         is_lower_bound: Whether something could not be counted.
@@ -289,7 +289,16 @@ def memory_use(model: ir.Model, tensors: Tensors | None = None, *, network: Netw
     live, unknown = ([*counts, *[0] * len(nodes)] for counts in (lifetimes.totals(), lifetimes.unknown()))
     layers = tuple(_layer(liveness, node, live[i], has_unknown=unknown[i] > 0) for i, node in enumerate(nodes))
     weights = dict.fromkeys(weight for node in nodes for weight in liveness.weights_of(node))
-    return MemoryUse(layers, tuple(lifetimes.pieces), sum(map(constant_bytes, weights)), axes)
+    sizes = [*map(constant_bytes, weights), *map(_shift_bytes, nodes)]
+    return MemoryUse(layers, tuple(lifetimes.pieces), sum(sizes), axes)
+
+
+def _shift_bytes(node: ir.Node) -> int:
+    """The bytes of the shifts of channels with scales of their own, as C stores them: one for each."""
+    own = (
+        a for name, a in node.attributes.items() if name.startswith("exponents_") and a.type == ir.AttributeType.INTS
+    )
+    return sum(len(a.as_ints()) for a in own if not a.is_ref())
 
 
 def _layer(liveness: Liveness, node: ir.Node, live_bytes: int, *, has_unknown: bool) -> LayerMemory:
@@ -303,7 +312,7 @@ def _layer(liveness: Liveness, node: ir.Node, live_bytes: int, *, has_unknown: b
         input_bytes=liveness.total(read),
         output_bytes=liveness.total(made),
         live_bytes=live_bytes,
-        weight_bytes=sum(map(constant_bytes, liveness.weights_of(node))),
+        weight_bytes=sum(map(constant_bytes, liveness.weights_of(node))) + _shift_bytes(node),
         macs=macs or 0,
         is_view=is_view(node),
         is_lower_bound=has_unknown or has_inside or macs is None,

@@ -90,8 +90,10 @@ def memory(
     if plot is not None:
         files[plot] = report.image(plot.suffix[1:])
     write_together(files)
-    if out is None:
-        _say(report, form)
+    if out is None and form == "json":
+        say_json(report.to_json())
+    elif out is None:
+        _print(console(), report)
     if not report.use.ok:
         raise typer.Exit(1)
 
@@ -104,13 +106,6 @@ def _as_c(model: Path) -> tuple[ArenaUse | None, str | None]:
         return c_memory(model), None
     except LingerError as error:
         return None, printable(f"There is no program in C: {error}")
-
-
-def _say(report: _Report, form: _Form) -> None:
-    if form == "json":
-        say_json(report.to_json())
-    else:
-        _print(console(), report)
 
 
 def _text(report: _Report, form: _Form) -> bytes:

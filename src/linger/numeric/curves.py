@@ -310,9 +310,8 @@ _FIRST = tuple(
 def window_reciprocal(k: Kernel[T], area: T) -> T:
     """The factor for windows of the areas [1, 1, rows, columns], each below `LARGEST_AREA`."""
     zero, one, two = k.scalar(0.0), k.scalar(1.0), k.scalar(2.0)
-    n = k.sum_along(
-        k.where_less(area, k.ladder(_POWERS_OF_TWO[:-1]), zero, one), 1
-    )  # bit length: the powers that are not above
+    # bit length: the powers that are not above
+    n = k.sum_along(k.where_less(area, k.ladder(_POWERS_OF_TWO[:-1]), zero, one), 1)
     inverse = k.lookup(_INVERSES, n)
     part = k.mul(area, inverse)  # ½ … 1
     r = k.lookup(_FIRST, k.floor(k.mul(part, k.scalar(float(_PIECES)))))

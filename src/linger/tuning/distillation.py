@@ -276,7 +276,7 @@ def _changes(model: nn.Module, parameters: Parameters, state: Mapping[str, Tenso
             yield Change(name, "moved on average, in steps of its grid", None, float(moved.mean()))
     for key, one in ranges_of(model).items():
         path, _, name = key.rpartition(".")
-        before = float(state[f"{path}.scale_{name}".lstrip(".")])
+        before = float(state[f"{path}.scale_{name}".lstrip(".")].min())
         if before != one.scale:
             yield Change(key, "scale", before, one.scale)
 
@@ -328,5 +328,5 @@ def _own_steps(layer: QuantizedBase) -> Iterator[tuple[nn.Parameter, Tensor]]:
 
 
 def _step_of(layer: QuantizedBase, name: str) -> Tensor:
-    scale = layer.read(f"scale_{name}")
+    scale = layer.ranges[name].scale
     return torch.tensor(1.0 / scale if scale else 0.0, device=layer.get_buffer(f"scale_{name}").device)

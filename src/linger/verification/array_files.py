@@ -180,16 +180,12 @@ def _header(lines: list[str]) -> tuple[tuple[int, ...] | None, list[tuple[int, s
     """The shape, if the first line gives one, and the other lines with their numbers, comments left out."""
     shape, start = None, 0
     first = next((i for i, line in enumerate(lines) if line.strip()), None)
-    if first is not None and (match := _SHAPE_LINE.match(lines[first])) and not _is_data(lines[first]):
+    # `3, 5` and a lone `7` are data, `3x5` and `# 7` are shapes
+    if first is not None and (match := _SHAPE_LINE.match(lines[first])) and not re.match(r"^[\d\s,]+$", lines[first]):
         shape = tuple(int(n) for n in re.split(r"\s*[x×,]\s*", match[1]))
         start = first + 1
     body = [(i + 1, line) for i, line in enumerate(lines) if i >= start and not _COMMENT.match(line)]
     return shape, body
-
-
-def _is_data(line: str) -> bool:
-    """Whether a line that looks like a shape is data: `3, 5` and a lone `7` are, `3x5` and `# 7` are shapes."""
-    return re.match(r"^[\d\s,]+$", line) is not None
 
 
 def _numbers(path: Path, words: list[str], places: list[int]) -> Array:

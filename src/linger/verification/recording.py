@@ -254,9 +254,7 @@ def _one_batch(batch: object, interface: FileInterface) -> Iterator[Recording]:
         for recording in load_recordings(batch):
             yield _only_inputs(recording, Path(batch), interface)
     else:
-        from linger.runtime.session import (
-            pass_of,
-        )  # with ONNX Runtime, which commands that only look at a file do without
+        from linger.runtime.session import pass_of  # with ONNX Runtime, which commands that look at a file do without
 
         arrays = pass_of(batch, interface.inputs)
         if isinstance(arrays, dict):

@@ -124,6 +124,24 @@ def test_nodes_branches_and_functions(tmp_path):
     assert function.body.nodes[0].attributes[0].text == "the function's factor"
 
 
+@pytest.mark.parametrize(
+    ("scale", "exponents", "shown"),
+    [
+        (128.0, [0, 4, 2], "128, per channel 2^7 … 2^11"),
+        (0.25, [0, 0], "0.25, per channel 2^-2"),
+        (100.0, [0, 1], "100"),
+        (0.0, [1], "0"),
+        (float("inf"), [1], "inf"),
+        (64.0, [], "64"),
+    ],
+    ids=["many", "same", "no-power", "zero", "infinite", "none"],
+)
+def test_scales_of_channels_are_shown_beside_the_scale(tmp_path, scale, exponents, shown):
+    ints = onnx.helper.make_attribute("exponents_iw", exponents, attr_type=onnx.AttributeProto.INTS)
+    found = attributes_of(tmp_path, onnx.helper.make_attribute("scale_iw", scale), ints)
+    assert found["scale_iw"] == ("float", shown)
+
+
 def test_attributes_are_short(tmp_path):
     make = onnx.helper.make_attribute
     shown = attributes_of(

@@ -364,9 +364,7 @@ def plan_newer(node: ir.Node, rewriter: NodeRewriter) -> Plan:
     op = find_op(node.op_type, platform_named(node))
     if not node.outputs:
         raise NoEquivalent("it has no output", "Remove it.")
-    if (
-        op.standard_name is not None
-    ):  # integer Relu, MaxPool and Clip are of the standard domain in files of both dialects
+    if op.standard_name is not None:  # integer Relu, MaxPool and Clip are standard in files of both dialects
         return plan_standard(node, op, {name: a for name, a in node.attributes.items() if op.has_attribute(name)})
     if not node.inputs or node.inputs[0] is None:
         raise NoEquivalent("its first input is missing", "Connect it.")

@@ -181,11 +181,9 @@ def _size(folder: Path, location: str) -> int | None:
 
 
 def _locations(graphs: Sequence[GraphSummary]) -> set[str]:
-    locations: set[str] = set()
-    for graph in graphs:
-        locations |= {t.location for t in graph.initializers if t.location is not None}
-        locations |= _locations([g for node in graph.nodes for a in node.attributes for g in a.graphs])
-    return locations
+    own = {t.location for graph in graphs for t in graph.initializers if t.location is not None}
+    inner = [g for graph in graphs for node in graph.nodes for a in node.attributes for g in a.graphs]
+    return own | _locations(inner) if inner else own
 
 
 def _function(proto: onnx.FunctionProto) -> FunctionSummary:
@@ -261,8 +259,17 @@ def _type_text(proto: onnx.TypeProto) -> str:
 
 
 def _node(proto: onnx.NodeProto) -> NodeSummary:
-    attributes = tuple(map(_attribute, proto.attribute))
+    given = {a.name: a for a in proto.attribute}
+    attributes = tuple(replace(a, text=a.text + _channels(given, a.name)) for a in map(_attribute, proto.attribute))
     return NodeSummary(proto.name, proto.op_type, proto.domain, tuple(proto.input), tuple(proto.output), attributes)
+
+
+def _channels(given: Mapping[str, onnx.AttributeProto], name: str) -> str:
+    """What channels make of the scale of this name: the coarsest and the finest; empty where they have none of their own."""
+    exponents = given.get(name.replace("scale_", "exponents_"), given[name]).ints
+    mantissa, power = math.frexp(given[name].f)  # 0.5 of a power of two, 0 of what is no float
+    ends = (min(exponents), max(exponents)) if exponents and mantissa == 0.5 else ()
+    return ", per channel " * bool(ends) + " … ".join(dict.fromkeys(f"2^{power - 1 + e}" for e in ends))
 
 
 def _attribute(proto: onnx.AttributeProto) -> _AttributeSummary:

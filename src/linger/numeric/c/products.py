@@ -356,9 +356,8 @@ class CProducts(CArithmetic):
         self, x: Value, w: Value, b: Value | None, *, x_bits: int, w_bits: int, **geometry: Unpack[ConvGeometry]
     ) -> Value:
         left, right = geometry["pads"]
-        window = Window(
-            (), (1, *geometry["strides"]), (0, left, 0, right), (1, *geometry["dilations"]), geometry["group"]
-        )  # a signal is an image of one row
+        strides, dilations = (1, *geometry["strides"]), (1, *geometry["dilations"])  # a signal is an image of one row
+        window = Window((), strides, (0, left, 0, right), dilations, geometry["group"])
         signal, taps = self.whole(x), self.whole(w)
         image, kernel = (replace(v, shape=(*v.shape[:2], 1, v.shape[2])) for v in (signal, taps))
         return self._convolution(image, kernel, b, window, has_rows=False)

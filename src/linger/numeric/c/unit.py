@@ -456,7 +456,6 @@ def _comment(title: str, body: Callable[..., Any]) -> str:
         formula = formula.replace(letter, plain)
     formula = re.sub(r"[^\w ().,:;|<>=?'+*/^\[\]-]", "", formula, flags=re.ASCII)
     safe = re.sub(r"[^\w ().,:+-]", "", title, flags=re.ASCII)[:_LONGEST_TITLE]
-    formula = re.sub(
-        r"\?+", "?", formula.replace("*", " * ")
-    )  # it neither begins nor ends a comment, nor holds a trigraph
+    # it neither begins nor ends a comment, nor holds a trigraph
+    formula = re.sub(r"\?+", "?", formula.replace("*", " * "))
     return f"/* {safe}: {formula} */"

@@ -273,9 +273,7 @@ def assemble(content: bytes, options: ExportOptions, *, is_wrapped: bool = False
     infer_element_types(model.graph)
     model.producer_name, model.producer_version = "linger", __version__
     stages.keep("named", model, "nodes and integer parameters carry the names of modules and checkpoint keys")
-    chip_windows.drop_ceil_mode(
-        model
-    )  # where it does nothing, onnx's inference may count a window that nobody computes
+    chip_windows.drop_ceil_mode(model)  # where it does nothing, onnx's inference may count a window too many
     if not options.is_dynamic and fix_shapes(model):
         stages.keep("fixed_shapes", model, "shapes that were computed from fixed sizes became constants")
     if options.is_input_quant:

@@ -122,10 +122,8 @@ class _LearnedRange:
         """The same of a parameter on a device, which training does not read, or with a number for each channel."""
         known = None if self.range.observes(now) else (parameter.data_ptr(), parameter._version)  # noqa: SLF001 - torch's public name is missing
         if known is None or known != self._known:
-            for value in (
-                () if known is None else parameter.tolist()
-            ):  # an evaluation reads it, and names what is no number
-                self._range(value)
+            for value in [] if known is None else parameter.tolist():
+                self._range(value)  # an evaluation names what is no number
             self._known = known
             self._write(self._range_there(parameter))
 
@@ -231,9 +229,10 @@ def load_learned(ranges: Iterable[Range], state_dict: dict[str, Any], prefix: st
 
 
 def _make_room(range_: Range, state_dict: dict[str, Any], prefix: str) -> None:
-    """Add the buffers that a checkpoint has for a range: its sign, and the ranges of channels of a function that no pass has run."""
+    """Add the buffers that a checkpoint has for a range: its sign, and the scales of channels of a function that no pass has run."""
     if range_.users.unsigned is None and f"{prefix}unsigned_{range_.name}" in state_dict:
         range_.users.add_unsigned()
-    chosen = state_dict.get(f"{prefix}chosen_{range_.name}")
-    if chosen is not None and not range_.layer.is_layer:
-        range_.split(chosen.numel(), None)
+    scale = state_dict.get(prefix + range_.stored_scale.key)
+    if scale is not None and range_.is_of_weights and not range_.layer.is_layer:
+        range_.split(scale.numel(), None)
+        range_.is_loaded_whole = scale.numel() == 1 and bool(scale)

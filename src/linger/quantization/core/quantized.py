@@ -260,9 +260,8 @@ class Watchman:
     use the memory, too.
     """
 
-    known: list[tuple[Any, ...]] | None = (
-        None  # of each tensor, where its numbers are and how often torch has written them
-    )
+    # of each tensor, where its numbers are and how often torch has written them
+    known: list[tuple[Any, ...]] | None = None
     passes: int = 0
     is_shared: bool = False  # whether others use the memory of a tensor
     # of all tensors, part by part; views are kept, as making them costs more than a look

@@ -62,7 +62,7 @@ NOMINAL = 1.0
 _find_op = cache(find_op)
 """Cached, because every tensor of every pass asks for it."""
 
-Saved = tuple[float, float, float | tuple[float, ...] | None]
+Saved = tuple[float, Any, float | tuple[float, ...] | None]
 """Range, scale and chosen range of weights, as `Range.save` returns them."""
 
 
@@ -77,7 +77,8 @@ class Range:
         stored_scale: The scale that followed from it last.
         used: The lowest and highest number that its users read; weights have none.
         chosen: The range that weights are rounded for, whatever their largest magnitude is; others have none.
-        rows: Of weights with a scale for each output channel, how they are told apart (`quantize.Rows`).
+        rows: Of weights with a scale for each output channel, how they are told apart (`quantize.Rows`); checkpoints have all of them.
+        is_loaded_whole: Whether a checkpoint has given the weights of a function, whose channels only a pass knows, one scale.
         width: The bits that it was last used for; None: it was not.
         bound: The finest scale that the device's format allowed then.
         method: The method of calibration that found it, where that was not the largest magnitude.
@@ -96,6 +97,7 @@ class Range:
         self.used: Stored | None = None
         self.chosen: Stored | None = None
         self.rows: Rows = None
+        self.is_loaded_whole = False
         self.width: int | None = None
         self.bound: Scale | None = None
         self.method: str | None = None
@@ -119,10 +121,10 @@ class Range:
 
     def split(self, channels: int, transposed_groups: int | None) -> None:
         """Give weights a scale for each of so many output channels; what was chosen before is forgotten."""
-        if channels > 1:
-            self.rows = rows_of(transposed_groups)
-            if cast(Stored, self.chosen).buffer.numel() != channels:
-                self.add_optional(self.running.buffer.device, channels)
+        self.rows = rows_of(transposed_groups) if channels > 1 else None
+        if cast(Stored, self.chosen).buffer.numel() != channels:
+            self.add_optional(self.running.buffer.device, channels)
+            self.stored_scale = Stored(self.layer, self.stored_scale.key, self.running.buffer.device, size=channels)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy reads its buffers anew."""
@@ -157,7 +159,8 @@ class Range:
     @property
     def scale(self) -> float:
         """The scale that it has now; 0 where nothing was seen yet."""
-        return float(self.stored_scale.read())
+        scale = self.stored_scale.read()
+        return min(scale) if isinstance(scale, list) else float(scale)
 
     @property
     def largest(self) -> float:
@@ -176,8 +179,7 @@ class Range:
 
     def value(self, now: Pass, stored: Stored | None = None) -> Scale:
         """Its largest magnitude, or another of its numbers: a tensor without axes where this pass leaves ranges on a device."""
-        is_changing = self.layer.training or now.calibration is not None
-        return (self.running if stored is None else stored).value(stays_there=is_changing)
+        return (self.running if stored is None else stored).value(stays_there=self.observes(now))
 
     def set(self, running: Scale, scale: Scale) -> None:
         """Set both numbers."""
@@ -216,7 +218,7 @@ class Range:
 
     def save(self) -> Saved:
         """What `restore` needs to undo later choices."""
-        return self.running.read(), self.scale, self.chosen_range()
+        return self.running.read(), self.stored_scale.read(), self.chosen_range()
 
     def restore(self, saved: Saved) -> None:
         """Undo choices."""
@@ -341,14 +343,12 @@ class Range:
             self._widen(magnitude, where, now)
 
     def _widen(self, magnitude: Scale, where: str, now: Pass) -> None:
-        before: Scale
-        if isinstance(magnitude, Tensor):
+        is_there = isinstance(magnitude, Tensor)
+        if is_there:
             self._follow_device(magnitude)
-            before = self.running.buffer.double().squeeze(0)
-        elif math.isfinite(magnitude):
-            before = self.running.read()
-        else:
+        elif not math.isfinite(magnitude):
             raise UsageError(not_finite(where))
+        before: Scale = self.running.buffer.double().squeeze(0) if is_there else self.running.read()
         self.running.write(self.widened(before, magnitude, is_calibrating=now.calibration is not None))
 
     def _follow_device(self, there: Tensor) -> None:
@@ -590,7 +590,7 @@ class Range:
             self.set(largest, scale)
         else:
             scale = channel_scales(largest, bits, bias, scale_x, where, chosen=chosen)
-            self.set(-base_of(-largest), base_of(scale))
+            self.set(-base_of(-largest), scale)
         self.width = bits
         return scale
 

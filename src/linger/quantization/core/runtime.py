@@ -233,9 +233,8 @@ class _Thread(threading.local):
         self.records: list[OpRecord] = []
         self.names: Counter[str] = Counter()
         self.watched: list[Any] = []  # the users of ranges (`ReadInterval`)
-        self.watch: AbstractContextManager[Any] | None = (
-            None  # sees every function, and what is computed from parameters alone
-        )
+        # sees every function, and what is computed from parameters alone
+        self.watch: AbstractContextManager[Any] | None = None
         self.sees_all = False
         self.edge: AbstractContextManager[Any] | None = None
         self.derived: dict[int, weakref.ref[Tensor]] = {}

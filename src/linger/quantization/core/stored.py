@@ -25,7 +25,7 @@ from torch.compiler import is_exporting
 from torch.utils._pytree import tree_leaves
 
 from linger.dialect import Interval
-from linger.errors import UnsupportedError, UsageError
+from linger.errors import UnsupportedError, UsageError, listing
 from linger.numeric.fixed import as_float32
 from linger.numeric.torch.quantize import ZEROS, Scale, largest_of, magnitude_within, smallest
 from linger.quantization.core.observation import Calibration
@@ -70,6 +70,17 @@ class NotFiniteError(UsageError):
 def not_finite(where: str) -> str:
     """The message for a tensor without a largest number."""
     return f"{where}: the tensor holds NaN or infinity, so no scale can be chosen. Check the input and the weights."
+
+
+def other_numbers(finer: Iterable[str], whole: Iterable[str], unsigned: Iterable[str], how: Mapping[str, bool]) -> str:
+    """The message for a checkpoint with other scales or signs than the model's; `how`: the arguments of `init` for those it has."""
+    each, one, signs = "one for each output channel", "one scale", "0 … 255 there, signed here"
+    told = {f"{each} there, {one} here": finer, f"{one} there, {each} here": whole, signs: unsigned}
+    return (
+        f"load_state_dict: {'; '.join(f'{listing(names)} ({what})' for what, names in told.items() if names)}: this checkpoint "
+        "is of a model that was quantized with other numbers. Make the model as that one was made, by its settings file or with "
+        f"linger.init(…, {', '.join(f'{name}={value}' for name, value in how.items())}), and load it then."
+    )
 
 
 class RangeHolder(nn.Module):
@@ -212,7 +223,7 @@ class Stored:
         if isinstance(value, Tensor):
             with torch.no_grad():
                 buffer.copy_(value)
-        elif isinstance(value, tuple):
+        elif isinstance(value, (tuple, list)):
             buffer.copy_(torch.tensor(value, dtype=buffer.dtype))
             self.note(list(value))
         elif (self.read() if buffer.is_cpu else self.last_known) != value:
@@ -479,9 +490,7 @@ class Recomputation:
         module = frame.module
         if not is_in_backward():
             self._calls.setdefault(module, deque(maxlen=_KEPT_CALLS)).append(_Call.of(frame, args))
-        elif calls := self._calls.get(
-            module
-        ):  # else no checkpoint: a hook of the user runs the model in the backward pass
+        elif calls := self._calls.get(module):  # else a hook of the user runs the model in the backward pass
             scope = scope_of(module)
             first = _first_run(calls, args, (scope.path if scope else "") or type(module).__name__)
             frame.keeping = first.keeping  # the modules around it are not at work now

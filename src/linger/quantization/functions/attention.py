@@ -209,9 +209,8 @@ def _head_masks(given: dict[str, Any], batch: Size, heads: int, length: Size, so
     """Both masks as one, of the shape of the scores [batch, heads, length, source]."""
     runtime, mask, padding = given["query"].runtime, given["attn_mask"], given["key_padding_mask"]
     if given["is_causal"] and padding is None and not given["need_weights"]:
-        return _Masking(
-            causal(length, source, given["query"].content.device), is_causal=True
-        )  # as torch reads the hint
+        # as torch reads the hint
+        return _Masking(causal(length, source, given["query"].content.device), is_causal=True)
     first = read_mask(mask, runtime, is_taking=False)
     second = read_mask(padding, runtime, is_taking=False)
     if isinstance(first, Refusal) or isinstance(second, Refusal):

@@ -36,12 +36,7 @@ from linger.quantization.core.distributed.fsdp import is_sharded
 from linger.quantization.core.qtensor import QTensor, unwrap
 from linger.quantization.core.quantized import kept
 from linger.quantization.core.runtime import Frame, Runtime
-from linger.quantization.functions.functional_layer import (
-    FLOAT_OPERAND,
-    KEY_PREFIX,
-    FunctionalLayer,
-    functional_layer,
-)
+from linger.quantization.functions.functional_layer import FLOAT_OPERAND, KEY_PREFIX, FunctionalLayer, functional_layer
 
 CONSTANT_BITS = 8
 PARAMETER_BITS = 16

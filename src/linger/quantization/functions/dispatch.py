@@ -27,13 +27,7 @@ from linger.quantization.core.qtensor import (
     signed,
     unwrap,
 )
-from linger.quantization.core.runtime import (
-    OpRecord,
-    Runtime,
-    TorchFunction,
-    full_precision,
-    may_be_repeated,
-)
+from linger.quantization.core.runtime import OpRecord, Runtime, TorchFunction, full_precision, may_be_repeated
 from linger.quantization.core.stored import is_repeating
 from linger.quantization.core.supported import NO_INTEGER_FORM, SHUFFLES, SWITCHES, reason_of, why_off
 from linger.quantization.functions import rewrites

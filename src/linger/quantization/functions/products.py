@@ -31,6 +31,7 @@ from linger.quantization.core.qtensor import QTensor, is_quantized, unwrap
 from linger.quantization.core.quantized import Frozen, QuantizedBase, Ready, kept, make_frozen, make_ready, round_bias
 from linger.quantization.core.ranges import Range
 from linger.quantization.core.runtime import RUN_FIRST, Frame, OpCall, Runtime, TorchFunction
+from linger.quantization.core.stored import other_numbers
 from linger.quantization.core.supported import reason_of, supported_types, why_off
 from linger.quantization.functions.constants import is_fixed, is_state
 from linger.quantization.functions.functional_layer import KEY_PREFIX, begin_function
@@ -154,7 +155,7 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
     call, layer = begin_function(product.op, runtime, product.weight.device)
     widths = cast(Any, runtime.products).widths_in(cast(Frame, runtime.frame).module)  # both checked by read_product
     q = _input(product.x, layer, widths.data, call)
-    now, range_w = call.now, _weight_range(product, layer, runtime)
+    now, range_w = call.now, _weight_range(product, layer, call)
     scale_x: Scale = q.scale if range_w.observes(now) else q.scale_on_host
     weight = product.weight.float()
     weight_arguments = (product.bias, scale_x, widths.parameter, call.name, now)
@@ -194,11 +195,14 @@ def compute_product(product: Product, runtime: Runtime) -> QTensor:
     return layer.deploy_product(call, q, frozen, product.geometry, widths, ready_for)
 
 
-def _weight_range(product: Product, layer: QuantizedBase, runtime: Runtime) -> Range:
+def _weight_range(product: Product, layer: QuantizedBase, call: OpCall) -> Range:
     """The range of the weight, or of its output channels where these have scales of their own."""
     range_, groups = layer.ranges["w"], product.transposed_groups
-    if runtime.is_per_channel:
-        range_.split(output_channels(product.weight, groups), groups)
+    if call.runtime.is_per_channel:
+        channels = output_channels(product.weight, groups)
+        if range_.is_loaded_whole and channels > 1:
+            raise UsageError(other_numbers([], [f"{call.name}.w"], [], {"per_channel": False}))
+        range_.split(channels, groups)
     return range_
 
 
@@ -335,10 +339,7 @@ _MAC_COUNTERS: dict[str, tuple[tuple[str, ...], _MacCounter]] = {
     "multi_head_attention_forward": (("query", "key", "value"), _attention_with_projections),
     "einsum": (("equation",), _einsum),
     # each sum has n = √(|a|·|b|/|y|) terms: |a| = rows·n, |b| = n·columns, |y| = rows·columns
-    "tensordot": (
-        ("a", "b"),
-        lambda args, y: math.isqrt(args["a"].numel() * args["b"].numel() * y.numel()),
-    ),
+    "tensordot": (("a", "b"), lambda args, y: math.isqrt(args["a"].numel() * args["b"].numel() * y.numel())),
 }
 """The names of a function's first arguments and its counter, by the function's name without leading and trailing underscores (`matmul`
 for __matmul__, `addmm` for addmm_)."""

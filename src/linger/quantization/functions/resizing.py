@@ -34,10 +34,7 @@ _LARGEST_RATIO = 1 << 20
 
 _ONE = 1 << WEIGHT_BITS
 
-_POOLS: dict[TorchFunction, TorchFunction] = {
-    F.adaptive_avg_pool2d: F.avg_pool2d,
-    F.adaptive_max_pool2d: F.max_pool2d,
-}
+_POOLS: dict[TorchFunction, TorchFunction] = {F.adaptive_avg_pool2d: F.avg_pool2d, F.adaptive_max_pool2d: F.max_pool2d}
 
 Size = Any
 """The size of an axis: a number; in a trace a tensor, in torch.export a symbol, with which one computes alike."""

@@ -312,9 +312,7 @@ class QuantRecurrent(HasWidths):
             return
         now = Pass.here() if now is None else now
         ranges = (self._range("o", layer), self._range("i", layer))
-        output, data = (
-            (r.value(now), r.value(now, r.stored_scale)) for r in ranges
-        )  # copied where they stay on a device
+        output, data = ((r.value(now), r.value(now, r.stored_scale)) for r in ranges)
         gates = limits(16)[1] / _GATE_SCALE, _GATE_SCALE  # always in Q11, with 16 bits
         wider = self.widths.data - self.widths.output
         for back in range(len(self.suffixes[layer])):
@@ -375,7 +373,7 @@ class QuantRecurrent(HasWidths):
             for name, weight, real, scale, largest in (of_input, of_state):
                 range_ = self._range(name, layer, back)
                 range_.learn(weight, real, scale, bits, now, part=back)  # in place
-                range_.set(-base_of(-largest), base_of(scale))
+                range_.set(-base_of(-largest), scale)
                 range_.width = bits
         return rounded
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,22 +33,24 @@ from linger.constraint.limits import (
 )
 from linger.constraint.tracing import replace_everywhere
 from linger.dialect import Binding, Op, Refusal
-from linger.errors import UsageError, listing, no_module
+from linger.errors import UsageError, listing, no_module, refuse_if
 from linger.quantization.core import supported
 from linger.quantization.core.distributed.exchange import Exchange
 from linger.quantization.core.distributed.fsdp import refuse_sharded
 from linger.quantization.core.packing import Unpacked
-from linger.quantization.core.quantized import QuantizedBase, device_of, widths_in
+from linger.quantization.core.quantized import QuantizedBase, device_of, layers_of, widths_in
 from linger.quantization.core.runtime import (
     NOT_KEPT,
     Keeping,
     ProductPolicy,
     Runtime,
+    Scope,
     attach_scope,
     required_runtime,
     runtime_of,
+    scope_of,
 )
-from linger.quantization.core.stored import Recomputation
+from linger.quantization.core.stored import Recomputation, other_numbers
 from linger.quantization.functions.attention import refusal_of
 from linger.quantization.functions.dispatch import dispatch
 from linger.quantization.functions.functional_layer import FLOAT_OPERAND, KEY_PREFIX, FunctionalLayer
@@ -481,6 +484,7 @@ def _attach(root: nn.Module, runtime: Runtime) -> None:
         if names := _quantized_inputs(module, path, runtime):
             module.register_forward_pre_hook(InputQuantizer(runtime, names), with_kwargs=True)
         module.register_forward_hook(scope.leave, always_call=True)
+        module.register_load_state_dict_pre_hook(_refuse_other_numbers)
         module.register_load_state_dict_pre_hook(_make_functional_layers)
 
 
@@ -493,6 +497,39 @@ def _quantized_inputs(module: nn.Module, path: str, runtime: Runtime) -> tuple[s
         projection, _ = supported.supported_types()[nn.Linear]
         return ("query", "key", "value") if projection.name in runtime.products.ops and not is_off else ()
     return ("input",) if _is_functional(module) else ()
+
+
+_NUMBERS = re.compile(r"(.*?)\.?(scale|unsigned)_(\w+)")
+"""A key of a checkpoint that says how a tensor is quantized: the path of its layer, what is said, the range."""
+
+
+def _refuse_other_numbers(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: object) -> None:
+    """Refuse a checkpoint with scales of channels, or unsigned tensors, for a model without; and with one scale where it has many."""
+    del rest
+    runtime, layers = cast(Scope, scope_of(module)).runtime, layers_of(module)
+    said = _numbers_in(state_dict, prefix, layers)
+    ranges = [(path, each) for path, layer in layers.items() for each in layer.ranges.values()]
+    has_rows = {prefix + f"{path}.{each.name}".lstrip(".") for path, each in ranges if each.rows is not None}
+    finer = [] if runtime.is_per_channel else said["scale", True]
+    whole = list(filter(has_rows.__contains__, said["scale", False]))
+    unsigned = [] if runtime.is_unsigned else said["unsigned", True]
+    how = {"per_channel": bool(said["scale", True]), "unsigned": bool(said["unsigned", True])}
+    refuse_if(finer or whole or unsigned, other_numbers(finer, whole, unsigned, how))
+
+
+def _numbers_in(
+    state_dict: dict[str, Any], prefix: str, layers: Container[str]
+) -> Mapping[tuple[str, bool], list[str]]:
+    """The ranges in a checkpoint with many scales, or with one, and with another sign, or without."""
+    said: dict[tuple[str, bool], list[str]] = defaultdict(list)
+    for key, value in state_dict.items():
+        found = _NUMBERS.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
+        if found is not None and (found[1] in layers or KEY_PREFIX in found[1]):
+            path, what, name = found.groups()
+            said[what, value.numel() > 1 if what == "scale" else bool(value)].append(
+                prefix + f"{path}.{name}".lstrip(".")
+            )
+    return said
 
 
 def _make_functional_layers(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: object) -> None:

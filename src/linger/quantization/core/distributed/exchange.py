@@ -288,7 +288,10 @@ def _row(layout: _Layout, device: torch.device) -> Tensor:
     """What this process has seen."""
     batches = [_batch_of(layer, norm) for layer, norm in layout.norms]
     counts = [cast(Tensor, norm.num_batches_tracked).reshape(1) for _, norm in layout.norms]
-    buffers = [*(r.running.buffer for r in layout.ranges), *(r.stored_scale.buffer for r in layout.ranges)]
+    buffers = [
+        *(r.running.buffer for r in layout.ranges),
+        *(r.stored_scale.buffer.amin(0, keepdim=True) for r in layout.ranges),
+    ]
     constants = [layer.get_buffer(name).reshape(1) for layer, name in layout.constants]
     moments = [*(batch.mean for batch in batches), *(batch.var for batch in batches)]
     parts = filter(None, (counts, buffers, constants, moments))
