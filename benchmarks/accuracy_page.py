@@ -47,7 +47,8 @@ are of one core, for quantizing and tuning without judging. A figure with ± is 
 between the largest and the smallest. *Not measured* means that this cell has not been run.
 
 *Shifted* sets are legal data of the same task in circumstances that the tuning data did not show. The float network answers on the same
-data, so what is lost there is lost by quantizing. Tuning must nowhere be worse than plain calibration of the same numbers.
+data, so what is lost there is lost by quantizing. Tuning must nowhere be worse than plain calibration of the same numbers. The standard error
+of a share of samples is that of independent ones; of silero-vad, whose chunks of one voice depend on each other, that of the mean of the voices.
 """
 
 

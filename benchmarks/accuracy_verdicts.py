@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -112,10 +113,16 @@ def _falls_of(entry: Entry, plain: dict[str, Any], tuned: dict[str, Any], where:
     for place in before.keys() & after.keys():
         old, new = before[place], after[place]
         lost = old.get(entry.metric, 0.0) - new.get(entry.metric, 0.0)
-        allowed = (
-            FALL_DB if entry.count is None else standard_error(old.get(entry.metric, 0.0), old.get(entry.count, 0.0))
-        )
+        allowed = FALL_DB if entry.count is None else error_of(entry, old)
         yield Fall(old.get(SQNR, 0.0) - new.get(SQNR, 0.0), lost / allowed, f"{where}, {place}")
+
+
+def error_of(entry: Entry, figures: dict[str, float]) -> float:
+    """The standard error of a share of samples: of independent ones, or of the mean of sources whose samples depend on each other."""
+    if entry.sources is None:
+        return standard_error(figures.get(entry.metric, 0.0), figures.get(entry.count or "", 0.0))
+    shares = [value for name, value in figures.items() if re.fullmatch(entry.sources, name)]
+    return statistics.stdev(shares) / math.sqrt(len(shares))
 
 
 def standard_error(share: float, count: float) -> float:

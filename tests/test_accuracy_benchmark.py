@@ -15,7 +15,7 @@ import torch
 from accuracy_columns import COLUMNS, NUMBERS, PAIRS, calibrated, lacks
 from accuracy_outliers import with_outlier
 from accuracy_page import spread, write_page
-from accuracy_verdicts import falls, standard_error, verdicts
+from accuracy_verdicts import error_of, falls, standard_error, verdicts
 from networks import BEST, ENTRIES, SHORT, Bar, Entry, Network, Shifted, Unobtainable, shared_samples
 from networks.figures import EXACT_DB, class_agreement, join_outputs, label_accuracy, sqnr_db
 from networks.runtime import streamed
@@ -332,6 +332,14 @@ def cell_of(sqnr, correct, *, dark=None):
     return (
         {"figures": figures} if dark is None else {"figures": figures, "shifted": {"dark": cell_of(*dark)["figures"]}}
     )
+
+
+def test_samples_of_one_source_depend_on_each_other():
+    """Thousands of chunks of five voices: the error is that of the mean of the voices, σ/√5 = 1.5811/2.2361."""
+    shares = {f"same decision, {key} %": 96.0 + i for i, key in enumerate(("en", "fr", "es", "it", "ru"))}
+    figures = {"same decision %": 98.0, "chunks": 5000.0, "same decision, worst voice %": 96.0, **shares}
+    assert error_of(ENTRIES["silero"], figures) == pytest.approx(0.7071, abs=1e-4)
+    assert error_of(ENTRIES["crepe"], {"same bin %": 98.0, "voiced frames": 5000.0}) < 0.21
 
 
 def test_falls_are_of_every_set_and_seed_and_in_standard_errors(tmp_path):

@@ -129,6 +129,7 @@ class Entry:
         shifts: What the shifted sets are, for the page.
         metric: The figure that counts; the larger the better.
         count: The figure that says of how many samples the metric is the share; None where it is in dB.
+        sources: The pattern of the figures of single sources, where samples of one source depend on each other; None: they do not.
         is_trained: Whether it is trained here, from each seed anew; else a seed is of the remedies alone.
         bars: What it is held to.
     """
@@ -139,6 +140,7 @@ class Entry:
     shifts: str = ""
     metric: str = "accuracy %"
     count: str | None = "samples"
+    sources: str | None = None
     is_trained: bool = False
     bars: tuple[Bar, ...] = ()
 
@@ -200,6 +202,7 @@ ENTRIES = {
         f"the announcements {OTHER_SOUND}",
         "same decision %",
         "chunks",
+        r"same decision, .. %",
         bars=(
             Bar("tune", "same decision %", 98),
             Bar("tune", "same decision %", 98.9, why=TODAY),

@@ -89,6 +89,28 @@ def test_recurrent_layers_gain(kind: type[nn.RNNBase], tmp_path: Path, *, bias: 
     assert linger.verify(model, tmp_path / "net.onnx", (data[0],)).differing == 0
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_rows_with_scales_of_their_own_gain(kind: type[nn.RNNBase], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    data = list(together(32, 6, 3).split(4))
+    net = Sequences(kind).eval()
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if "weight" in name:
+                parameter.mul_(torch.randint(-3, 1, (len(parameter),)).float().exp2()[:, None])
+    linger.quant_module(net, parameter_bits=4)
+    reference = copy.deepcopy(net)
+    model = linger.init(net, per_channel=True).eval()
+    with linger.calibration(), torch.no_grad():
+        for batch in data:
+            model(batch)
+    result = linger.round_weights(model, reference, data)
+    assert result.after_db > result.before_db + 1.0
+    assert {change.name for change in result.changes} >= {"rnn.weight_ih_l0", "rnn.weight_hh_l0"}  # each by itself
+    linger.onnx.export(model, (data[0],), tmp_path / "net.onnx")
+    assert linger.verify(model, tmp_path / "net.onnx", (data[0],)).differing == 0
+
+
 def test_a_cell_with_states() -> None:
     torch.manual_seed(0)
     data = [(together(8, 3), together(8, 4).tanh(), torch.randn(8, 4)) for _ in range(8)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -61,11 +61,10 @@ class _Place:
 def improve_recurrent(pair: Pair, layer: QuantRecurrent) -> list[Change]:
     """Give every matrix of a recurrent layer other integers, if the held-out data agree.
 
-    One whose rows have scales of their own stays: what both matrices add to a gate would lie on two grids.
+    Where rows have scales of their own, what both matrices add to a gate lies on two grids, so each is fitted by itself.
     """
-    if any(range_.rows for range_ in layer.ranges.values()):
-        return []
-    sides = [("ih", "hh")] if "c" in find_op(layer.op_name).outputs else [("ih",), ("hh",)]
+    is_joint = "c" in find_op(layer.op_name).outputs and not any(range_.rows for range_ in layer.ranges.values())
+    sides = [("ih", "hh")] if is_joint else [("ih",), ("hh",)]
     places = [_Place(layer, k, back) for k, names in enumerate(layer.suffixes) for back in range(len(names))]
     return [c for place in places for side in sides if (c := _improve(pair, place, side)) is not None]
 
@@ -75,8 +74,10 @@ def _improve(pair: Pair, place: _Place, sides: Sequence[str]) -> Change | None:
     if learned is None or held is None:
         return None
     (fitting, scales), (judging, _) = learned, held
-    grid = _grid_of(place, sides, scales)
-    fit = fit_integers(grid, fitting, judging)
+    factor = _finer_by(scales, sides)
+    grid, judging = _grid_of(place, sides, scales, factor), judging.times(factor)
+    fit = fit_integers(grid, fitting.times(factor), judging)
+    fit = replace(fit, bias=fit.bias / factor)
     if not bool(fit.is_new.any()) or not _put(place, sides, scales, fit):
         return None
     suffix = place.layer.suffixes[place.number][place.back]
@@ -233,7 +234,13 @@ _SCALES = {"ih": ("scale_i", "scale_iw", "iw"), "hh": ("scale_h", "scale_hw", "h
 """Of each matrix: the scale of what it multiplies, its own, and the name of its range."""
 
 
-def _grid_of(place: _Place, sides: Sequence[str], scales: Mapping[str, Any]) -> Grid:
+def _finer_by(scales: Mapping[str, Any], sides: Sequence[str]) -> Tensor:
+    """By how much the scale of each row is finer than its matrix's, [1, rows]; times that, all rows are fitted alike."""
+    exponents = scales.get(f"exponents_{_SCALES[sides[0]][2]}") or (0,)
+    return torch.tensor([exponents], dtype=torch.float64).exp2()
+
+
+def _grid_of(place: _Place, sides: Sequence[str], scales: Mapping[str, Any], factor: Tensor) -> Grid:
     """The matrices of one layer and direction side by side, and the grid of each."""
     layer, bits = place.layer, place.layer.widths.parameter
     limit, largest = integer_bound(layer.limited_to.weight, bits), limits(bits)[1]
@@ -244,26 +251,26 @@ def _grid_of(place: _Place, sides: Sequence[str], scales: Mapping[str, Any]) -> 
         ones = torch.ones(weight.shape[1], dtype=torch.float64)
         parts.append(weight.detach().double().cpu())
         steps.append(ones / scale)
-        bounds.append(ones * (largest if limit is None else min(largest, int(limit * scale))))
+        bounds.append(ones * (largest if limit is None or factor.numel() > 1 else min(largest, int(limit * scale))))
         own = place.parameter(f"bias_{side}")
         if own is not None:
             bias = own.detach().double().cpu() if bias is None else bias + own.detach().double().cpu()
-    start, step, bound = torch.cat(parts, 1).unsqueeze(0), torch.cat(steps), torch.cat(bounds)
+    start, step, bound = torch.cat(parts, 1).unsqueeze(0) * factor[:, :, None], torch.cat(steps), torch.cat(bounds)
     integers = (start / step + 0.5).floor().clamp(-bound, bound)
     zeros = start.new_zeros(start.shape[:2])
-    return Grid(start, integers, zeros if bias is None else bias.unsqueeze(0), step, bound, bias is not None)
+    return Grid(start, integers, zeros if bias is None else bias.unsqueeze(0) * factor, step, bound, bias is not None)
 
 
 def _put(place: _Place, sides: Sequence[str], scales: Mapping[str, Any], fit: Fit) -> bool:
     """Write new integers and biases into a layer; where a bias would then not fit its 32 bits, nothing is written."""
     layer, is_new, column = place.layer, fit.is_new[0], 0
-    bias, first = fit.bias[0], place.parameter(f"bias_{sides[0]}")
+    bias, first, factor = fit.bias[0], place.parameter(f"bias_{sides[0]}"), _finer_by(scales, sides)[0]
     if first is not None:
         others = [place.parameter(f"bias_{side}") for side in sides[1:]]
         bias = bias - sum(b.detach().double().cpu() for b in others if b is not None)
         bias = torch.where(is_new, clamp(bias, layer.limited_to.bias), first.detach().double().cpu())
         scale_x, scale_w = (scales[key] for key in _SCALES[sides[0]][:2])
-        if scale_for(max_abs(bias) * scale_x, BIAS_BITS) < scale_w:
+        if scale_for(max_abs(bias * factor) * scale_x, BIAS_BITS) < scale_w:
             return False
         first.copy_(bias)
     for side in sides:
@@ -271,7 +278,9 @@ def _put(place: _Place, sides: Sequence[str], scales: Mapping[str, Any], fit: Fi
         assert weight is not None
         integers = fit.integers[0, :, column : column + weight.shape[1]]
         column += weight.shape[1]
-        weight.copy_(torch.where(is_new[:, None], (integers / scales[key]).to(weight), weight))
-        end = range_suffix(place.number, place.back)
-        layer.ranges[f"{name}{end}"].choose_range(limits(layer.widths.parameter)[1] / scales[key])
+        rows = (scales[key] * factor).expand(len(weight))
+        weight.copy_(torch.where(is_new[:, None], (integers / rows[:, None]).to(weight), weight))
+        reach = (limits(layer.widths.parameter)[1] / rows).tolist()
+        range_ = layer.ranges[f"{name}{range_suffix(place.number, place.back)}"]
+        range_.choose_range(tuple(reach) if range_.rows else reach[0])
     return True
