@@ -71,7 +71,7 @@ class Parts:
         return len(values_of(batch)[0]) if self.are_rows else 1
 
     def drawn(self, part: Sequence[Batch], count: int) -> list[Batch]:
-        """About so many samples of a part: an even draw of the rows of every batch, or of batches where these are no rows."""
+        """About so many samples of a part: an even draw of the rows of every batch, joined, or of batches where these are no rows."""
         sizes = list(map(self._count, part))
         total = sum(sizes)
         if count >= total:
@@ -80,7 +80,8 @@ class Parts:
             return [part[i * total // count] for i in range(count)]
         each = [max(1, size * count // total) for size in sizes]
         rows = (slice(None, n * (size // n), size // n) for n, size in zip(each, sizes, strict=True))
-        return list(map(rows_of_batch, part, rows))
+        alike = itertools.groupby(map(rows_of_batch, part, rows), lambda some: [t.shape[1:] for t in values_of(some)])
+        return [joined_rows(list(some)) for _, some in alike]  # a pass of a large network is dear, however few its rows
 
 
 def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:

@@ -47,7 +47,7 @@ _SAFE = 0.9
 _WIDE = 16
 
 _SEEN = 64
-"""Samples on which factors must not lose where they are brighter, and by which it is found how far other data reach."""
+"""Samples by which it is found how far other data reach."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def equalization(session: Search, start: Trial, settings: Settings) -> Trial:
     reference = _float_model(start)
     with session.budget.watching(reference):
         parts, some = session.parts, session.some(settings.get("batches"))
-        others = shifted(parts.drawn(parts.tuning, _SEEN), parts.intervals, GAINS[-1:])[f"gain {GAINS[-1]:g}"]
+        others = shifted(some, parts.intervals, GAINS[-1:])[f"gain {GAINS[-1]:g}"]
         result = equalize(
             reference, session.tuning, target=session.target, trial_data=some, other_data=others, **session.numbers
         )

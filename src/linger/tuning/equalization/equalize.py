@@ -42,7 +42,7 @@ _LARGEST = 10.0
 
 _ROUNDS = 30
 _SETTLED = 0.01
-_STEPS = 120
+_STEPS = 60
 _TINY = 1e-30
 _LITTLE, _ROOM, _TWICE = 0.25, 0.5, 0.9
 """Bits that other data may be larger than those that were seen: an activation beyond its range saturates."""
