@@ -61,8 +61,11 @@ class Trace:
             handle = module.register_forward_pre_hook(hook, with_kwargs=True, prepend=is_first)
             self._stack.callback(handle.remove)
 
-    def after(self, modules: Iterable[nn.Module], hook: Callable[..., None], *, always: bool = False) -> None:
-        """Call `hook(module, args, kwargs, output)` after each call of these modules, `always`: also after one that fails."""
+    def after(self, modules: Iterable[nn.Module], hook: Callable[..., object], *, always: bool = False) -> None:
+        """Call `hook(module, args, kwargs, output)` after each call of these modules, `always`: also after one that fails.
+
+        What it returns, if it is not None, is the call's result.
+        """
         for module in modules:
             handle = module.register_forward_hook(hook, with_kwargs=True, always_call=always)
             self._stack.callback(handle.remove)

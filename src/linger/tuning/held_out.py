@@ -74,14 +74,18 @@ class Parts:
         """About so many samples of a part: an even draw of the rows of every batch, joined, or of batches where these are no rows."""
         sizes = list(map(self._count, part))
         total = sum(sizes)
-        if count >= total:
-            return list(part)
         if not self.are_rows:
-            return [part[i * total // count] for i in range(count)]
-        each = [max(1, size * count // total) for size in sizes]
+            return list(part) if count >= total else [part[i * total // count] for i in range(count)]
+        each = [max(1, size * min(count, total) // total) for size in sizes]
         rows = (slice(None, n * (size // n), size // n) for n, size in zip(each, sizes, strict=True))
         alike = itertools.groupby(map(rows_of_batch, part, rows), lambda some: [t.shape[1:] for t in values_of(some)])
-        return [joined_rows(list(some)) for _, some in alike]  # a pass of a large network is dear, however few its rows
+        at_once = max(1, _LARGEST // max(each, default=1))  # a pass of a large network is dear, however few its rows
+        return [
+            joined_rows(own[i : i + at_once])
+            for _, some in alike
+            for own in [list(some)]
+            for i in range(0, len(own), at_once)
+        ]
 
 
 def split_data(where: str, batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
@@ -120,8 +124,8 @@ def split(
     OutputError(reference, [*batches[:1], *reported[:1]])  # what the model refuses is named before anything else
     every = [*batches, *choosing]
     intervals = tuple(read_interval(input_range, every))
-    are_rows = all(map(_row_count, every)) and _has_rows(reference, batches[0])
-    count, total = _independent(every, are_rows=are_rows), sum(_row_count(b) if are_rows else 1 for b in every)
+    are_rows = has_rows(reference, every)
+    count, total = _independent(every, are_rows=are_rows), sum(row_count(b) if are_rows else 1 for b in every)
     notes = () if count >= ENOUGH else (_FEW.format(count, total),)
     whole = Parts(tuple(batches), tuple(choosing), tuple(reported), are_rows, notes, intervals, is_few=bool(notes))
     return whole if choosing and reported else _divided(whole)
@@ -147,7 +151,7 @@ def _stretches(whole: Parts) -> list[list[Batch]]:
     """The samples of all batches, a list for each of several batches, or for each stretch of a few."""
     if not whole.are_rows:
         return [[batch] for batch in whole.tuning]
-    own = [[rows_of_batch(b, slice(i, i + 1)) for i in range(_row_count(b))] for b in whole.tuning]
+    own = [[rows_of_batch(b, slice(i, i + 1)) for i in range(row_count(b))] for b in whole.tuning]
     if len(own) >= _STRETCHES:
         return own
     size = max(_SHARE, math.ceil(sum(map(len, own)) / _STRETCHES))
@@ -238,7 +242,7 @@ def _moved(batch: Batch, intervals: Sequence[Interval], gain: float, offset: flo
 
 def some_of_each(reference: nn.Module, batches: Sequence[Batch], one_in: int) -> list[Batch] | None:
     """One sample of so many, of every batch where rows are independent; None where there is only one sample or batch."""
-    whole = Parts(tuple(batches), (), (), all(map(_row_count, batches)) and _has_rows(reference, batches[0]))
+    whole = Parts(tuple(batches), (), (), has_rows(reference, batches))
     count = whole.samples[0]
     return None if count < 2 else whole.drawn(batches, max(1, count // one_in))
 
@@ -302,9 +306,14 @@ def _apart(stretches: Sequence[Sequence[Batch]]) -> list[Batch]:
     return [batch for stretch in stretches for batch in stretch]
 
 
-def _has_rows(reference: nn.Module, batch: Batch) -> bool:
-    """Whether a batch is rows side by side: the model gives for one of them what it gives for it among the others."""
-    last = slice(_row_count(batch) - 1, None)
+def has_rows(reference: nn.Module, batches: Sequence[Batch]) -> bool:
+    """Whether batches are rows side by side: the model gives for one of them what it gives for it among the others."""
+    if not all(map(row_count, batches)):
+        return False
+    batch = max(batches, key=row_count)
+    alike = [b for b in batches if [t.shape[1:] for t in values_of(b)] == [t.shape[1:] for t in values_of(batch)]]
+    batch = joined_rows(alike[:2]) if row_count(batch) == 1 else batch
+    last = slice(row_count(batch) - 1, None)
     try:
         whole, alone = OutputError(reference, [batch, rows_of_batch(batch, last)]).expected
     except UsageError:
@@ -312,7 +321,7 @@ def _has_rows(reference: nn.Module, batch: Batch) -> bool:
     return all(_is_row(w, a, last) for w, a in zip(whole, alone, strict=True))
 
 
-def _row_count(batch: Batch) -> int:
+def row_count(batch: Batch) -> int:
     """The common size of the first axis of all arguments; 0 where they have none."""
     counts = {len(part) if isinstance(part, Tensor) and part.dim() else 0 for part in values_of(batch)}
     return counts.pop() if len(counts) == 1 else 0

@@ -157,3 +157,31 @@ def test_few_different_samples_are_told(case: str) -> None:
     parts = split(nn.Linear(x.shape[1], 2), [(batch,) for batch in x.split(8)])
     assert parts.is_few == (said is not None)
     assert [note for note in parts.notes if said and said in note] == list(parts.notes)
+
+
+def test_samples_are_drawn_joined() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    batches = [(torch.randn(5, 3),) for _ in range(16)]
+    parts = split(net, batches)
+    everything = parts.drawn(parts.tuning, 1000)
+    assert [len(b[0]) for b in everything] == [
+        *[30] * (len(everything) - 1),
+        parts.samples[0] - 30 * (len(everything) - 1),
+    ]
+    assert torch.equal(torch.cat([b[0] for b in everything]), torch.cat([b[0] for b in parts.tuning]))
+    assert [len(b[0]) for b in parts.drawn(parts.tuning, len(parts.tuning))] == [len(parts.tuning)]
+
+
+class Stepwise(nn.Module):
+    """Rows lie along the second axis of the state."""
+
+    def forward(self, x: Tensor, state: Tensor) -> Tensor:
+        assert state.shape[0] == 1
+        return x + state[0]
+
+
+def test_batches_of_one_are_no_rows_where_they_cannot_be_joined() -> None:
+    parts = split(Stepwise(), [(torch.randn(1, 3), torch.randn(1, 1, 3)) for _ in range(40)])
+    assert not parts.are_rows
+    assert [len(part) for part in (parts.tuning, parts.choosing)] == [24, 8]
+    assert [len(b[0]) for b in parts.drawn(parts.tuning, 6)] == [1] * 6

@@ -201,3 +201,80 @@ def test_bad_input_leaves_the_model_as_it_was(net: tuple[nn.Module, nn.Module, l
     with pytest.raises(linger.UsageError, match="the reference has no layer conv"):
         linger.round_weights(model, nn.Conv2d(3, 8, 3), data)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+class Deep(nn.Module):
+    """Layers that are called once, between them one that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=4)
+        self.twice, self.third, self.last = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.twice(torch.relu(self.second(torch.relu(self.first(x))))))
+        return self.last(torch.relu(self.third(torch.relu(self.twice(y)))).mean((2, 3)))
+
+
+def passes_of(model: nn.Module, reference: nn.Module, data: list[Tensor], **options: int) -> tuple[int, linger.Remedy]:
+    """How often rounding begins a pass of the quantized model, and its result."""
+    count = 0
+
+    def enter(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    handle = model.register_forward_pre_hook(enter)
+    result = linger.round_weights(model, reference, data, **options)
+    handle.remove()
+    return count, result
+
+
+def test_one_pass_rounds_all_layers_that_are_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    data = list(torch.randn(8, 4, 3, 8, 8))
+    made, reference = quantized(Deep(), data)
+    slow = copy.deepcopy(made)
+    count, result = passes_of(made, reference, data)
+    # 20 of errors before and after, one that finds the layers; first and second, third and last in a pass each; eight for the other
+    assert count == 2 * (8 + 2) + 1 + 2 + 8
+    monkeypatch.setattr(rounding, "_LARGEST", 0)
+    slow_count, slowly = passes_of(slow, reference, data)
+    assert slow_count == 2 * (8 + 2) + 1 + 5 * 8
+    # the same layers by the same inputs of each, at other positions: every position of these small pictures is looked at
+    assert {change.name for change in result.changes} == {change.name for change in slowly.changes}
+    assert result.after_db == pytest.approx(slowly.after_db, abs=1.0)
+    assert result.after_db > result.before_db + 1
+
+
+def test_outputs_are_kept_for_as_many_layers_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    data = list(torch.randn(8, 4, 3, 8, 8))
+    made, reference = quantized(Deep(), data)
+    monkeypatch.setattr(rounding, "_KEPT", 1)
+    assert passes_of(made, reference, data)[0] == 2 * (8 + 2) + 1 + 4 + 8
+
+
+class Stepwise(nn.Module):
+    """Rows lie along the second axis of the state, so batches of one cannot be joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.head = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor, state: Tensor) -> Tensor:
+        assert state.shape[0] == 1
+        return self.head(torch.relu(self.inside(x) + state[0]))
+
+
+def test_batches_that_are_no_rows_pass_one_by_one() -> None:
+    torch.manual_seed(0)
+    data = [(torch.randn(1, 6), torch.randn(1, 1, 8)) for _ in range(8)]
+    made = Stepwise().eval()
+    reference = copy.deepcopy(made)
+    made = linger.init(made).eval()
+    with linger.calibration(), torch.no_grad():
+        for batch in data:
+            made(*batch)
+    count, _ = passes_of(made, reference, data)  # type: ignore[arg-type]
+    assert count == 2 * (8 + 2) + 1 + 2 * 8

@@ -216,7 +216,7 @@ class Judge:
 
     def __init__(self, reference: nn.Module, parts: Parts, metric: Metric | None = None) -> None:
         self._reference, self._parts = reference, parts
-        self._error = OutputError(reference, parts.choosing)
+        self._error = OutputError(reference, parts.drawn(parts.choosing, sum(parts.samples)))
         self._learned = OutputError(reference, parts.drawn(parts.tuning, _WATCHED))
         self._metric = None if metric is None else checked_metric("tune", metric)
         self._shifted: dict[str, OutputError] = {}

@@ -19,8 +19,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from linger.analysis.batches import Batch, fresh, run_batch
 from linger.constraint.conv_bn import ConvBN
-from linger.constraint.limits import AHEAD_RELU, FUSED
-from linger.constraint.tracing import trace_layers
 from linger.errors import LingerError, UsageError, listing, no_module, refuse_if
 from linger.quantization.core.calibrate import choose_ranges, local_calibration, real_copy
 from linger.quantization.core.distributed.fsdp import refuse_sharded
@@ -34,7 +32,7 @@ from linger.tuning.autotune.result import Numbers, Settings, Step
 from linger.tuning.autotune.search import FOLDED, HEADROOM, PLAIN, NothingToDoError, Search, StepFunction, Trial
 from linger.tuning.bias_correction.correction import correct_biases
 from linger.tuning.distillation import distill
-from linger.tuning.equalization.equalize import equalize
+from linger.tuning.equalization.equalize import equalize, fuses
 from linger.tuning.exponents import choose_exponents, is_cut
 from linger.tuning.held_out import GAINS, shifted
 from linger.tuning.learned_rounding.rounding import round_weights
@@ -159,11 +157,10 @@ def fuse(session: Search, start: Trial, settings: Settings) -> Trial:
     """Fold batch norms into their convolutions, and mark what ReLU follows."""
     del settings
     reference = _float_model(start)
-    before = _marked(reference)
-    trace_layers(reference, fresh(session.parts.tuning[0]))
+    is_changed = fuses(reference, session.parts.tuning[0])
     folded, every = (sum(isinstance(m, kind) for m in reference.modules()) for kind in (ConvBN, _BatchNorm))
     note = f"{folded} of {every} batch norms are folded"
-    if _marked(reference) == before:
+    if not is_changed:
         raise NothingToDoError(f"{note}, and no ReLU follows a layer")
     model = quantized(reference, session.parts.tuning, session.target, session.numbers)
     return Trial(model, reference, note=f"; {note}")
@@ -187,10 +184,6 @@ def _float_model(start: Trial) -> nn.Module:
     if runtime_of(start.reference) is not None:
         raise NothingToDoError("the model was quantized already, and this needs the float model")
     return copy.deepcopy(start.reference)
-
-
-def _marked(model: nn.Module) -> int:
-    return sum(FUSED.of(m) is not None or getattr(m, AHEAD_RELU, False) for m in model.modules())
 
 
 # steps on the quantized model
@@ -318,7 +311,7 @@ _PASSES: Mapping[str, float] = {
     "equalize": 8.0,
     "correct_biases": 8.0,
     "find_bits": 60.0,
-    "round_weights": 30.0,
+    "round_weights": 22.0,
     "choose_exponents": 10.0,
     "distill": 20.0,
     "headroom": 2.0,
@@ -390,21 +383,22 @@ def usual_plan(session: Search) -> Iterator[Step]:
 
 
 def _narrow(session: Search, base: str) -> Iterator[Step]:
-    """Ranges and biases at 8 bits of the nearest branch, and of others that are not far behind it."""
+    """Ranges at 8 bits of the nearest branch; while weights can still be rounded, of others that are not far behind it, too."""
     branches = [name for name in (base, EQUALIZED, PLAIN) if name in session.branches]
     branches.sort(key=lambda name: session.branches[name].score.error)  # the better one first, the older one of equals
     yield Step("choose_ranges", TOGETHER, branches[0], _TOGETHER)
-    if TOGETHER in session.branches:
-        yield Step("correct_biases", TOGETHER, TOGETHER)
+    branches += [TOGETHER] * (TOGETHER in session.branches)
+    branches.sort(key=lambda name: session.branches[name].score.error)
     least = session.branches[branches[0]].score.db - _NEAR_DB
-    for branch in dict.fromkeys(name for name in branches if session.branches[name].score.db > least):
-        yield from _ranges(session, branch)
-        yield Step("correct_biases", branch, branch)
+    for branch in [name for name in branches if session.branches[name].score.db > least]:
+        if branch == branches[0] or _leaves_time(session, branch, "choose_ranges"):
+            yield from _ranges(session, branch)
 
 
 def _polished(session: Search, best: str) -> Iterator[Step]:
-    """Dearer steps on the best branch; biases are corrected again only where something has changed since."""
+    """Dearer steps on the best branch: rounding first, which sets biases, too; they are corrected again only where something has changed."""
     yield Step("round_weights", best, best)
+    yield Step("correct_biases", best, best)
     if not (session.is_mixed or session.parts.is_few):
         yield from _exponents(session, best)
         if _was_kept(session, "choose_exponents"):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from linger.analysis.batches import Batch, fresh, run_batch
+from linger.constraint.limits import AHEAD_RELU, FUSED
 from linger.constraint.tracing import trace_layers
 from linger.errors import UsageError
 from linger.progress import progress
@@ -42,7 +43,7 @@ _LARGEST = 10.0
 
 _ROUNDS = 30
 _SETTLED = 0.01
-_STEPS = 60
+_STEPS, _RATE = 120, 0.1
 _TINY = 1e-30
 _LITTLE, _ROOM, _TWICE = 0.25, 0.5, 0.9
 """Bits that other data may be larger than those that were seen: an activation beyond its range saturates."""
@@ -92,7 +93,9 @@ class _Noise:
         self._counts = torch.from_numpy(side.counts(weights))
         assert side.layer.input_power is not None
         self._inputs = torch.from_numpy(side.layer.input_power * side.taps)
-        self._logs = torch.from_numpy(np.log2(np.maximum(side.matrix, _TINY)))
+        self._logs = torch.from_numpy(
+            np.log2(np.maximum(side.matrix, _TINY))
+        ).float()  # the largest part; a bit is enough
         self._seen = torch.from_numpy(np.log2(np.maximum([largest[side.rows] for largest in seen], _TINY)))
         self._rows, self._columns = torch.from_numpy(side.rows), torch.from_numpy(side.columns)
         self._groups = side.groups
@@ -100,7 +103,8 @@ class _Noise:
     def __call__(self, exponents: Tensor, room: float | None = None) -> Tensor:
         top, bottom = exponents[self._rows], exponents[self._columns].reshape(self._groups, -1)
         repeats = len(self._rows) // self._groups
-        step = (self._logs + top[:, None] - bottom.repeat_interleave(repeats, 0)).amax(self._steps_of)
+        sizes = self._logs + top[:, None].float() - bottom.float().repeat_interleave(repeats, 0)
+        step = sizes.amax(self._steps_of).double()
         tensor_step = (self._seen + top).amax(1)  # of what the layer makes, and of what is read behind a LeakyReLU
         if room is not None:
             step, tensor_step = torch.ceil(step + _FULL), torch.ceil(tensor_step + room)
@@ -264,11 +268,11 @@ class Chains:
         exponents, terms = torch.tensor(start, requires_grad=True), self._noise_terms()
         if not terms:
             return start
-        optimizer = torch.optim.Adam([exponents], lr=0.1)
+        optimizer = torch.optim.Adam([exponents], lr=_RATE)
         best, least = start, float("inf")
         with torch.enable_grad():
             for step in range(_STEPS):
-                optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / _STEPS)
+                optimizer.param_groups[0]["lr"] = _RATE * (1 - step / _STEPS)
                 factors = torch.cat([exponents, exponents.new_zeros(1)])
                 noise = torch.stack([term(factors) for term in terms]).sum()
                 if float(noise.detach()) < least:
@@ -437,10 +441,10 @@ class _Search:
     def run(self) -> _Choice | None:
         """The choice that gives the least error; None where plain calibration does."""
         self.measure, self._measure_others = (OutputError(self.model, part) for part in (self.batches, self.others))
-        self._most = math.inf
+        self._is_fused = not fuses(copy.deepcopy(self.model), self.batches[0])
         self.before = self.least = self._error(None)
         chosen: _Choice | None = None
-        for choice in progress(self._choices(), "equalize", total=8):
+        for choice in progress(self._choices(), "equalize", total=7):
             error = self._error(choice)
             if error < self.least * (_WORTH if choice.offsets else 1.0):
                 self.least, chosen = error, choice
@@ -475,39 +479,47 @@ class _Search:
         if chains.is_per_channel:
             most = 0.8 * level
             tried = [(most, 0.0), (level, 0.0), (most, _LITTLE), (loud, _LITTLE), (loud / 2, _ROOM), (most, _TWICE)]
-            candidates = [chains.fitted(*one) for one in tried]
         else:
             quiet, part = chains.least_noise(half), (half + level) / 4
-            tried = [
-                (part, _LITTLE),
-                (quiet / 2, _LITTLE),
-                (half / 2, _ROOM),
-                (loud / 2, _LITTLE),
-                (quiet, _ROOM),
-                (part, _TWICE),
-            ]
-            candidates = [chains.fitted(*one) for one in tried]
-            candidates.append(chains.bounded(half))
+            tried = [(part, _LITTLE), (quiet / 2, _LITTLE), (loud / 2, _LITTLE), (quiet, _ROOM), (part, _TWICE)]
+        candidates = [chains.fitted(*one) for one in tried]
         return [np.where(np.abs(one) < _SAME, 0.0, one) for one in candidates]
 
     def _error(self, choice: _Choice | None) -> float:
-        """The error at the outputs of a copy with these factors, quantized and calibrated."""
+        """The error at the outputs of a copy with these factors, quantized and calibrated; infinity where it loses on other data."""
         self.trials += 1
         model = copy.deepcopy(self.model)
         if choice is not None:
             self.put(model, choice)
-        made = quantized_copy(model, self.batches, self.init)
-        error, there = self.measure(made), self._measure_others(made)
+        made = quantized_copy(model, self.batches, self.init, is_fused=self._is_fused)
+        error = self.measure(made)
         if choice is None:
-            self._most = there * 10 ** (_ALLOWED_DB / 10)
-        return error if math.isfinite(error) and there <= self._most else math.inf
+            self._most = self._measure_others(made) * 10 ** (_ALLOWED_DB / 10)
+        is_lost = choice is not None and error < self.least and self._measure_others(made) > self._most
+        return math.inf if is_lost else error
 
 
-def quantized_copy(model: nn.Module, batches: Sequence[Batch], init: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """A model, which is used up, fused, quantized with 8 bits and calibrated."""
+def fuses(model: nn.Module, batch: Batch) -> bool:
+    """Fold batch norms into the convolutions of a model, mark what ReLU follows, and tell whether there was any."""
+    before = _marked(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say is said when the user does the same
-        trace_layers(model.eval(), fresh(batches[0]))
+        trace_layers(model.eval(), fresh(batch))
+    return _marked(model) != before
+
+
+def _marked(model: nn.Module) -> int:
+    return sum(FUSED.of(m) is not None or getattr(m, AHEAD_RELU, False) for m in model.modules())
+
+
+def quantized_copy(
+    model: nn.Module, batches: Sequence[Batch], init: Callable[[nn.Module], nn.Module], *, is_fused: bool = False
+) -> nn.Module:
+    """A model, which is used up, fused, quantized with 8 bits and calibrated."""
+    if not is_fused:
+        fuses(model, batches[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as above
         quantized = init(model).eval()
         with torch.no_grad(), local_calibration():
             for batch in batches:

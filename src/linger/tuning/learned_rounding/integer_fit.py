@@ -44,7 +44,11 @@ class Pair:
             yield batch, count, torch.Generator().manual_seed(seed)
 
     def observe(
-        self, observer: Callable[..., None], batch: Batch, before: Mapping[nn.Module, Callable[..., None]] | None = None
+        self,
+        observer: Callable[..., None],
+        batch: Batch,
+        before: Mapping[nn.Module, Callable[..., None]] | None = None,
+        after: Mapping[nn.Module, Callable[..., object]] | None = None,
     ) -> None:
         """Show every op of a pass of the quantized model to an observer, and calls of modules to hooks, until one raises `Enough`."""
         runtime = runtime_of(self.model)
@@ -52,6 +56,8 @@ class Pair:
         with Trace(self.model) as trace, suppress(Enough):
             for module, hook in (before or {}).items():
                 trace.before([module], hook)
+            for module, changing in (after or {}).items():
+                trace.after([module], changing)
             trace.observe(runtime.observers, observer)
             trace.run(batch)
 

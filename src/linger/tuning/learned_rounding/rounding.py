@@ -7,10 +7,12 @@ lie on a grid; the way back into the layer goes through the batch norm.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,11 +20,11 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from linger.analysis.batches import Batch, evaluating
+from linger.analysis.batches import Batch, evaluating, joined_rows, rows_of_batch, values_of
 from linger.analysis.trace import Trace
 from linger.constraint.conv_bn import ConvBN, fold
 from linger.constraint.limits import clamp
-from linger.dialect import Op
+from linger.dialect import Op, find_op
 from linger.errors import UsageError
 from linger.numeric.fixed import limits
 from linger.numeric.torch.quantize import per_weight
@@ -30,7 +32,7 @@ from linger.progress import progress
 from linger.quantization.core.quantized import Frozen, QuantizedBase, integer_bound
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.tuning.held_out import split_data
+from linger.tuning.held_out import has_rows, row_count, split_data
 from linger.tuning.learned_rounding.integer_fit import Enough, Fit, Grid, Moments, Pair, change_of, fit_integers
 from linger.tuning.learned_rounding.recurrent_rounding import improve_recurrent
 from linger.tuning.remedy import (
@@ -214,7 +216,10 @@ def improve_product(pair: Pair, layer: QuantLayer, count: int) -> list[Change]:
     learned, held = (_moments(pair, layer, batches, count) for batches in (pair.learned, pair.held))
     if learned is None or held is None:
         return []
-    (fitting, call), (judging, _) = learned, held
+    return _improved(layer, learned[1], learned[0], held[0])
+
+
+def _improved(layer: QuantLayer, call: _Call, fitting: Moments, judging: Moments) -> list[Change]:
     grid = grid_of(layer, call.frozen, call.rows.shape[1])
     factor = finer_by(call.frozen, grid.integers)
     judging = judging.times(factor)
@@ -235,11 +240,15 @@ def _moments(pair: Pair, layer: QuantLayer, batches: Sequence[Batch], count: int
         if [c.shape for c in calls] != [positions(c.op, y) for c, y in zip(calls, outputs, strict=False)]:
             return None
         for call, y in zip(calls, outputs, strict=True):
-            groups = call.rows.shape[1]
-            outputs_at = output_rows(call.op, y, call.picks).float().cpu().reshape(len(call.picks), groups, -1)
-            total = total or Moments(groups, outputs_at.shape[2], call.rows.shape[2])
-            total.add(call.rows, outputs_at)
+            total = _counted(total, call, output_rows(call.op, y, call.picks))
     return None if total is None or call is None else (total, call)
+
+
+def _counted(total: Moments | None, call: _Call, outputs: Tensor) -> Moments:
+    outputs = outputs.float().cpu().reshape(len(call.picks), call.rows.shape[1], -1)
+    total = total or Moments(outputs.shape[1], outputs.shape[2], call.rows.shape[2])
+    total.add(call.rows, outputs)
+    return total
 
 
 def _inputs(
@@ -263,34 +272,143 @@ def _inputs(
 
 
 def _outputs(pair: Pair, layer: QuantLayer, batch: Batch, count: int) -> list[Tensor]:
-    """What the float layer gives in one pass, as the quantized one would: its batch norm included."""
+    """What the float layer gives in one pass."""
     outputs: list[Tensor] = []
-    products: list[Tensor] = []
-    module = pair.reference.get_submodule(layer.path)
-    has_norm = layer.bn is not None and not isinstance(module, ConvBN)
-    # a transposed signal is an image of one row
-    is_row = layer.transposed_groups is not None and layer.weight.dim() == _SIGNAL_AXES
+    _watch_outputs(pair, {layer: count}, batch, lambda _, output: outputs.append(output))
+    return outputs
 
-    def add(output: Tensor) -> None:
-        outputs.append(output.unsqueeze(-2) if is_row else output)
-        if len(outputs) == count:
+
+def _watch_outputs(
+    pair: Pair, counts: Mapping[QuantLayer, int], batch: Batch, take: Callable[[QuantLayer, Tensor], None]
+) -> None:
+    """Hand over what float layers give in one pass, as the quantized ones would: their batch norms included; so many outputs of each."""
+    left = Counter(counts)
+    products: list[tuple[Tensor, QuantLayer]] = []
+
+    def add(layer: QuantLayer, output: Tensor) -> None:
+        # a transposed signal is an image of one row
+        is_row = layer.transposed_groups is not None and layer.weight.dim() == _SIGNAL_AXES
+        take(layer, output.unsqueeze(-2) if is_row else output)
+        left[layer] -= 1
+        if not any(left.values()):
             raise Enough
 
-    def note(_module: nn.Module, _args: object, _kwargs: object, output: Tensor) -> None:
-        if has_norm:
-            products.append(output)
+    def note(layer: QuantLayer, module: nn.Module, _args: object, _kwargs: object, output: Tensor) -> None:
+        if layer.bn is not None and not isinstance(module, ConvBN):
+            products.append((output, layer))
         else:
-            add(output)
+            add(layer, output)
 
     def note_norm(_module: nn.Module, args: tuple[Tensor, ...], _kwargs: object, output: Tensor) -> None:
-        if any(args[0] is product for product in products):
-            add(output)
+        for layer in [layer for product, layer in products if args[0] is product]:
+            products[:] = [one for one in products if one[0] is not args[0]]
+            add(layer, output)
 
     with Trace(pair.reference) as trace, suppress(Enough):
-        trace.after([module], note)
-        trace.after((m for m in pair.reference.modules() if has_norm and isinstance(m, _BatchNorm)), note_norm)
+        for layer in counts:
+            trace.after([pair.reference.get_submodule(layer.path)], partial(note, layer))
+        trace.after((m for m in pair.reference.modules() if isinstance(m, _BatchNorm)), note_norm)
         trace.run(batch)
-    return outputs
+
+
+_LARGEST = 2**27
+"""Numbers of the largest output of a layer where all samples still pass at once, half a gigabyte."""
+
+_KEPT = 2**26
+"""Numbers of float outputs that are kept at a time, a quarter of a gigabyte."""
+
+
+class _Whole:
+    """All samples as one batch, those to learn from first: so one pass is enough to round one layer after the other.
+
+    Attributes:
+        sizes: For layers that this can be done with, the numbers of an output of one sample, and its channels.
+    """
+
+    def __init__(self, pair: Pair, layers: Mapping[QuantizedBase, int]) -> None:
+        self._pair = pair
+        self.sizes: dict[QuantizedBase, tuple[int, int]] = {}
+        batches = [*pair.learned, *pair.held]
+        counts = [row_count(batch) for batch in batches]
+        self._learned, self._rows = sum(counts[: len(pair.learned)]), sum(counts)
+        kinds = (
+            {tuple((part.shape[1:], part.dtype) for part in values_of(b)) for b in batches} if all(counts) else set()
+        )
+        once = {layer: 1 for layer, count in layers.items() if isinstance(layer, QuantLayer) and count == 1}
+        if len(kinds) != 1 or not once:
+            return
+        with suppress(UsageError):  # a model may not take a single row
+            sizes = _sizes_of(pair, once, rows_of_batch(batches[0], slice(1)))
+            self._batch = joined_rows(batches)
+            is_small = max((numbers for numbers, _ in sizes.values()), default=0) * self._rows <= _LARGEST
+            self.sizes = sizes if is_small and has_rows(pair.reference, batches) else {}
+
+    def runs(self, layers: Mapping[QuantizedBase, int]) -> Iterator[list[QuantizedBase]]:
+        """Layers that follow each other, and of whose outputs as many are kept as there is room for; others alone."""
+        run: list[QuantizedBase] = []
+        kept = 0
+        for layer in layers:
+            numbers, channels = self.sizes.get(layer, (_KEPT, _KEPT))
+            size = min(numbers * self._rows, 2 * self._pair.positions * channels)
+            if run and kept + size > _KEPT:
+                yield run
+                run, kept = [], 0
+            run, kept = [*run, layer], kept + size
+        if run:
+            yield run
+
+    def improve(self, run: Sequence[QuantLayer]) -> list[Change]:
+        """Give layers other integers in one pass, each as soon as its inputs are known; what follows gets its new outputs."""
+        pair = self._pair
+        wanted: dict[QuantLayer, list[tuple[Tensor, Tensor]]] = {}
+        noted: dict[str, tuple[Op, Any, Mapping[str, Any], tuple[int, ...]]] = {}
+        paths = {layer.path for layer in run}
+        changes: list[Change] = []
+        generator = torch.Generator().manual_seed(pair.seed)
+
+        def take(layer: QuantLayer, y: Tensor) -> None:
+            op = find_op(layer.op_name)
+            each = math.prod(positions(op, y)) // self._rows
+            parts = (0, self._learned, pair.positions), (self._learned, self._rows - self._learned, pair.positions // 2)
+            drawn = [torch.randperm(n * each, generator=generator)[: max(1, most)] + at * each for at, n, most in parts]
+            wanted[layer] = [(picks, output_rows(op, y, picks).float()) for picks in drawn]
+
+        def note(name: str, op: Op, operands: Any, attributes: Mapping[str, Any], result: Any) -> None:
+            path = name.rpartition(".")[0]
+            if path in paths and is_product(op):
+                noted[path] = (op, operands, attributes, positions(op, result.content))
+
+        def leave(layer: QuantLayer, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> object:
+            found = improved(layer) if layer in wanted and layer.path in noted else []
+            changes.extend(found)
+            if layer is run[-1]:
+                raise Enough
+            return layer.forward(*args, **kwargs) if found else output
+
+        def improved(layer: QuantLayer) -> list[Change]:
+            op, operands, attributes, shape = noted.pop(layer.path)
+            calls, moments = [], []
+            for picks, outputs in wanted.pop(layer):
+                rows = input_rows(op, operands[0].content, attributes, picks, shape).float().cpu()
+                calls.append(_Call(op, operands[1], attributes["scale_x"], rows, picks, shape))
+                moments.append(_counted(None, calls[-1], outputs))
+            return _improved(layer, calls[0], *moments)
+
+        _watch_outputs(pair, dict.fromkeys(run, 1), self._batch, take)
+        pair.observe(note, self._batch, after=dict.fromkeys(run, leave))
+        return changes
+
+
+def _sizes_of(pair: Pair, counts: Mapping[QuantLayer, int], sample: Batch) -> dict[QuantizedBase, tuple[int, int]]:
+    """The numbers and the channels of the outputs of float layers that keep samples apart."""
+    sizes: dict[QuantizedBase, tuple[int, int]] = {}
+
+    def take(layer: QuantLayer, y: Tensor) -> None:
+        if len(y) == 1:
+            sizes[layer] = y.numel(), y.numel() // math.prod(positions(find_op(layer.op_name), y))
+
+    _watch_outputs(pair, counts, sample, take)
+    return sizes
 
 
 _MOST_TAPS = 4608
@@ -337,11 +455,15 @@ def round_weights(
         pair = Pair(model, reference, learned, held, positions, seed)
         layers = _layers(pair)
         changes: list[Change] = []
-        for layer in progress(layers, "rounding weights"):
-            if isinstance(layer, QuantRecurrent):
-                changes += improve_recurrent(pair, layer)
-            elif isinstance(layer, QuantLayer):
-                changes += improve_product(pair, layer, layers[layer])
+        whole = _Whole(pair, layers)
+        for run in progress(list(whole.runs(layers)), "rounding weights"):
+            products = [layer for layer in run if isinstance(layer, QuantLayer)]
+            if run[0] in whole.sizes:
+                changes += whole.improve(products)
+            elif products:
+                changes += improve_product(pair, products[0], layers[run[0]])
+            elif isinstance(run[0], QuantRecurrent):
+                changes += improve_recurrent(pair, run[0])
     after = error(model)
     if held_error(model) >= held_before or after >= before:
         model.load_state_dict(state)
