@@ -150,8 +150,8 @@ FAULTS = (
     Fault(
         "tuning: the reporting data leaked into choosing",
         "tuning/autotune/search.py",
-        "        self._error = OutputError(reference, parts.choosing)\n",
-        "        self._error = OutputError(reference, (*parts.choosing, *parts.reported))\n",
+        "OutputError(reference, parts.drawn(parts.choosing, sum(parts.samples)))\n",
+        "OutputError(reference, (*parts.choosing, *parts.reported))\n",
     ),
     Fault(
         "tuning: headroom switched off",

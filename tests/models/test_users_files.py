@@ -79,10 +79,11 @@ def test_the_command(name, tmp_path):
         assert WITHOUT_C[name] in content["c_missing"]
         assert not (tmp_path / "as_c").exists()
     else:
-        assert done.returncode == 0, done.stderr
+        # two trials of few samples may gain by chance what other samples do not have; then that is said
+        assert done.returncode == (3 if "tuning gains" in content["verdict"] else 0), done.stderr
         assert content["c"]["differing"] == 0
     again = run("quantize", "--config", folder / "net.yaml", "--out", "again", "--c", "cut_c", "--cut", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    assert again.returncode == (done.returncode if name not in WITHOUT_C else 0), again.stderr
     assert (tmp_path / "again" / "net.onnx").read_bytes() == (folder / "net.onnx").read_bytes()
     assert list((tmp_path / "cut_c").glob("*.c"))
 

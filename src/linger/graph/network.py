@@ -224,6 +224,7 @@ class Lifetime:
         first: The layer that makes it, counted from 0; 0 for an input, which is there from the start.
         last: The last layer that reads it; the last one of all for an output.
         is_float: Whether it holds real numbers.
+        is_input: Whether it is an input of the network.
         is_output: Whether it, or a view of it, is an output of the network.
         views: Tensors that lie in the same memory.
     """

@@ -161,11 +161,15 @@ def require_free(out: Path, settings: QuantizeSettings) -> None:
         )
     require_free_folder(out, is_former_run if settings.force else None)
     if settings.c is not None:
-        from linger.c.exporter import is_exported  # onnx takes its time: only where such a folder is in the way
-
         if settings.c.resolve() == out.resolve() or out.resolve() in settings.c.resolve().parents:
             raise UsageError(f"{settings.c}: C goes into a folder of its own. Give one outside of {out}.")
-        require_free_folder(settings.c, is_exported if settings.force else None)
+        require_free_folder(settings.c, _is_exported if settings.force else None)
+
+
+def _is_exported(folder: Path) -> bool:
+    from linger.c.exporter import is_exported  # onnx takes its time: only where such a folder is in the way
+
+    return is_exported(folder)
 
 
 def is_former_run(folder: Path) -> bool:

@@ -8,7 +8,6 @@ a device, because reading one back would stall it, or one with a number for each
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, cast
 
@@ -59,11 +58,9 @@ _FAR = 2.0**64  # an end of an interval beyond it is open, also as a mean of end
 NOMINAL = 1.0
 """The scale of a tensor in real numbers whose range was not observed: nothing is rounded to it."""
 
-_find_op = cache(find_op)
-"""Cached, because every tensor of every pass asks for it."""
+_find_op = cache(find_op)  # every tensor of every pass asks for it
 
-Saved = tuple[float, Any, float | tuple[float, ...] | None]
-"""Range, scale and chosen range of weights, as `Range.save` returns them."""
+Saved = tuple[float, Any, float | tuple[float, ...] | None]  # range, scale and chosen range of weights
 
 
 class Range:
@@ -179,7 +176,8 @@ class Range:
 
     def value(self, now: Pass, stored: Stored | None = None) -> Scale:
         """Its largest magnitude, or another of its numbers: a tensor without axes where this pass leaves ranges on a device."""
-        return (self.running if stored is None else stored).value(stays_there=self.observes(now))
+        is_changing = self.layer.training or now.calibration is not None
+        return (self.running if stored is None else stored).value(stays_there=is_changing)
 
     def set(self, running: Scale, scale: Scale) -> None:
         """Set both numbers."""
@@ -424,11 +422,8 @@ class Range:
         return scale
 
     def _new_scale(self, running: Scale, limit: float, bits: int, where: str, at_most: Scale) -> Scale:
-        if not isinstance(running, Tensor):
-            if running == 0.0:
-                raise UsageError(self.layer.missing_scale(where))
-            if not math.isfinite(running):
-                raise UsageError(not_finite(where))
+        if not isinstance(running, Tensor) and (running == 0.0 or not math.isfinite(running)):
+            raise UsageError(self.layer.missing_scale(where) if running == 0.0 else not_finite(where))
         room = bits if self.users.unsigned is None else bits + self.users.is_unsigned(bits)
         if isinstance(running, Tensor) or isinstance(at_most, Tensor):
             scale = smallest([scale_for_range(smallest([running, limit]), room), at_most])
@@ -477,7 +472,7 @@ class Range:
         if call.is_written:
             integers = runtime.emit(call.op, [x], attributes, call.name, may_be_constant=bool(reason))
             return QTensor(integers, scale, bits, runtime, is_unsigned=is_unsigned)
-        values = self._quantized(x, scale, bits, magnitude, call, attributes)
+        values = self._quantized(x, magnitude, call, attributes)
         result = QTensor(values, scale, bits, runtime, is_unsigned=is_unsigned and not now.is_real)
         if magnitude is not None:
             result.origins = self.origins(call)
@@ -485,12 +480,10 @@ class Range:
             call.record(result, [x], attributes)
         return result
 
-    def _quantized(
-        self, x: Tensor, scale: Scale, bits: int, magnitude: Scale, call: OpCall, attributes: Mapping[str, Any]
-    ) -> Tensor:
+    def _quantized(self, x: Tensor, magnitude: Scale, call: OpCall, attributes: dict[str, Any]) -> Tensor:
+        scale, bits, is_unsigned = attributes["scale_x"], attributes["data_bits"], "o_unsigned" in attributes
         if call.now.is_real:
             return to_carrier(x.clone(), bits)  # a function in place must not write into the caller's tensor
-        is_unsigned = "o_unsigned" in attributes
         room = bits + is_unsigned
         if carrier(bits) == torch.float32:
             can_saturate = is_unsigned or may_saturate(magnitude, scale, room)
