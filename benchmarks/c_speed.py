@@ -2,7 +2,7 @@
 """How fast the networks are as C: instructions per multiplication on emulated cores, and time against ONNX Runtime.
 
 Emulated cores: the digits network, counted instructions of one image (not cycles) for each multiply-accumulate, all layers
-included; and the same network, and single layers, with one scale for each channel and with unsigned activations as well, against
+included; a depthwise layer and an LSTM alone; and the same network, and single layers, with one scale for each channel and with unsigned activations as well, against
 one scale for each tensor. This machine, one thread, batch 1, process CPU time, interleaved, medians: the program in C
 against ONNX Runtime on the float32 network, on linger's file as it is written, and as `linger.Session` runs it.
 """
@@ -58,6 +58,23 @@ def digits_net() -> nn.Module:
     return made
 
 
+class RecurrentNet(nn.Module):
+    """An LSTM that returns the states of all steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(64, 64, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The states of all steps, without the last ones."""
+        y: torch.Tensor = self.lstm(x)[0]
+        return y
+
+
+RECURRENT = "LSTM 64→64, 50 steps"
+RECURRENT_CASE = Case(RecurrentNet, (50, 64))
+
+
 def dense_layers() -> nn.Module:
     """Convolutions over all channels with a ReLU behind each."""
     return nn.Sequential(nn.Conv2d(16, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU())
@@ -87,7 +104,8 @@ def in_numbers(model: onnx.ModelProto, numbers: str) -> onnx.ModelProto:
     return made
 
 
-BARS: Mapping[str, float | None] = dict(zip(CASES, (0.9, 1.2, None), strict=True))
+NETWORKS: Mapping[str, Case] = {**CASES, RECURRENT: RECURRENT_CASE}
+BARS: Mapping[str, float | None] = dict(zip(NETWORKS, (0.9, 1.2, None, None), strict=True))
 """A network → the ratio of C to the float32 network that must not be exceeded."""
 
 FILE_BAR = 1.0
@@ -106,7 +124,7 @@ def library(folder: Path) -> ctypes.CDLL:
 
 def on_this_machine(rounds: int, chosen: str) -> Iterator[Row]:
     """Three rows for each network, and what its export and its compilation cost."""
-    for title, case in CASES.items():
+    for title, case in NETWORKS.items():
         if chosen in title:
             with tempfile.TemporaryDirectory() as temporary:
                 yield from _network(title, case, Path(temporary), rounds)
@@ -144,10 +162,11 @@ def _child_seconds() -> float:
 
 
 def on_emulated_cores() -> Iterator[Row]:
-    """One row for each core: the digits network, and a depthwise layer alone."""
+    """One row for each core: the digits network, and a depthwise layer and an LSTM alone."""
     for title, case, bars in (
         ("digits network", Case(digits_net, (1, 8, 8)), CORES),
         ("depthwise layer, 64 channels at 16×16", Case(depthwise_layer, (64, 16, 16)), dict.fromkeys(CORES)),
+        (RECURRENT, RECURRENT_CASE, dict.fromkeys(CORES)),
     ):
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)

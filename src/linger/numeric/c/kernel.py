@@ -212,6 +212,8 @@ class CKernel(CProducts):
     def __init__(self, draft: Draft, scope: Scope) -> None:
         super().__init__(draft)
         self._scope = scope
+        self._products: dict[Node, tuple[Value, Callable[[Value], Value]]] = {}
+        """What a rounded product is computed from, and how: a step computes its own row, so that memory holds one."""
 
     def table(self, values: Sequence[int]) -> Value:
         return Table(((tuple(int(v) for v in values), 0),))
@@ -269,6 +271,7 @@ class CKernel(CProducts):
             rounded = self.floor(self.add(self.mul(sums, factor), Fixed(0.5)))
             if self.draft.tiles is not None:  # gates are parts of it, so it is computed once, as a whole
                 self.number(rounded).node.needs_buffer = True
+            self._products[self.number(rounded).node] = x, product
             return rounded
 
         return product
@@ -286,7 +289,7 @@ class CKernel(CProducts):
         number = self.whole(x)
         first, second, *rest = number.shape
         steps, rows = (second, first) if batch_first else (first, second)
-        ends = None if lengths is None else self.shaped(self.whole(lengths))
+        ends = None if lengths is None or go_forward else self.shaped(self.whole(lengths))
         turned = _backwards(steps, ends)
 
         def move(place: Place, index: tuple[str, ...]) -> tuple[str, ...]:
@@ -345,13 +348,17 @@ class CKernel(CProducts):
         stacked: int,
     ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
         first = [self.whole(s) for s in states]
-        items = self.shaped(self.whole(sequence))
+        x, product = self._products.get(self.number(sequence).node, (sequence, lambda row: row))
+        items = self.shaped(self.whole(x))
         clock = self.draft.fresh("t")
         item = Node(View(lambda index: (clock, *index)), (items,), items.shape[1:])
+        item.needs_buffer = len(items.args) > 1  # each row is at a place of its own, which is computed once
+        of_step = product(Number(item, item.shape))
+        self._scope.prepare(item)  # what no step changes is not computed in the loop
 
         def run(intervals: Sequence[Interval]) -> tuple[list[Number], list[Number]]:
             before = [Number(_array_node(f.shape, i), f.shape) for f, i in zip(first, intervals, strict=True)]
-            return before, [self.whole(s) for s in step(tuple(before), Number(item, item.shape))]
+            return before, [self.whole(s) for s in step(tuple(before), of_step)]
 
         before, after = run(self._lasting(first, run))
         return self._write_scan(first, before, after, clock=clock, steps=items.shape[0], stacked=stacked)

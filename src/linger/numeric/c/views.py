@@ -155,7 +155,7 @@ def sliced(node: Node, axis: int, start: int, size: int) -> Node:
         for part, end in zip(node.args, ends, strict=True):
             if end - part.shape[axis] == start and part.shape[axis] == size:  # the slice is what was joined
                 return part
-    if node.rule.is_elementwise and node.buffer is None:
+    if node.rule.is_elementwise and node.buffer is None and not node.needs_buffer:
         last = len(node.shape) - axis
         args = [sliced(a, len(a.shape) - last, start, size) if len(a.shape) >= last else a for a in node.args]
         if isinstance(node.rule, rules.Scale) and isinstance(args[0].rule, rules.Constant):
