@@ -150,7 +150,7 @@ FAULTS = (
     Fault(
         "tuning: the reporting data leaked into choosing",
         "tuning/autotune/search.py",
-        "OutputError(reference, parts.drawn(parts.choosing, sum(parts.samples)))\n",
+        "OutputError(reference, parts.whole(parts.choosing))\n",
         "OutputError(reference, (*parts.choosing, *parts.reported))\n",
     ),
     Fault(

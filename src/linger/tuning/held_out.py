@@ -59,6 +59,7 @@ class Parts:
     are_rows: bool = False  # whether batches are rows side by side, each a sample
     notes: tuple[str, ...] = ()  # sentences where a part had to be another one, or the data are few
     intervals: tuple[Interval, ...] = ()  # what real inputs may be
+    are_joined: bool = True  # whether the model takes the rows of several batches as one
     is_few: bool = False  # whether there are so few different samples that a search must be careful
 
     @property
@@ -70,6 +71,10 @@ class Parts:
     def _count(self, batch: Batch) -> int:
         return len(values_of(batch)[0]) if self.are_rows else 1
 
+    def whole(self, part: Sequence[Batch]) -> list[Batch]:
+        """All samples of a part, joined."""
+        return self.drawn(part, sum(map(self._count, part)))
+
     def drawn(self, part: Sequence[Batch], count: int) -> list[Batch]:
         """About so many samples of a part: an even draw of the rows of every batch, joined, or of batches where these are no rows."""
         sizes = list(map(self._count, part))
@@ -79,7 +84,8 @@ class Parts:
         each = [max(1, size * min(count, total) // total) for size in sizes]
         rows = (slice(None, n * (size // n), size // n) for n, size in zip(each, sizes, strict=True))
         alike = itertools.groupby(map(rows_of_batch, part, rows), lambda some: [t.shape[1:] for t in values_of(some)])
-        at_once = max(1, _LARGEST // max(each, default=1))  # a pass of a large network is dear, however few its rows
+        # a pass of a large network is dear, however few its rows
+        at_once = max(1, _LARGEST // max(each, default=1)) if self.are_joined else 1
         return [
             joined_rows(own[i : i + at_once])
             for _, some in alike
@@ -128,6 +134,7 @@ def split(
     count, total = _independent(every, are_rows=are_rows), sum(row_count(b) if are_rows else 1 for b in every)
     notes = () if count >= ENOUGH else (_FEW.format(count, total),)
     whole = Parts(tuple(batches), tuple(choosing), tuple(reported), are_rows, notes, intervals, is_few=bool(notes))
+    whole = replace(whole, are_joined=are_rows and joins(reference, every))
     return whole if choosing and reported else _divided(whole)
 
 
@@ -242,7 +249,7 @@ def _moved(batch: Batch, intervals: Sequence[Interval], gain: float, offset: flo
 
 def some_of_each(reference: nn.Module, batches: Sequence[Batch], one_in: int) -> list[Batch] | None:
     """One sample of so many, of every batch where rows are independent; None where there is only one sample or batch."""
-    whole = Parts(tuple(batches), (), (), has_rows(reference, batches))
+    whole = Parts(tuple(batches), (), (), has_rows(reference, batches), are_joined=False)
     count = whole.samples[0]
     return None if count < 2 else whole.drawn(batches, max(1, count // one_in))
 
@@ -311,14 +318,25 @@ def has_rows(reference: nn.Module, batches: Sequence[Batch]) -> bool:
     if not all(map(row_count, batches)):
         return False
     batch = max(batches, key=row_count)
-    alike = [b for b in batches if [t.shape[1:] for t in values_of(b)] == [t.shape[1:] for t in values_of(batch)]]
-    batch = joined_rows(alike[:2]) if row_count(batch) == 1 else batch
+    if row_count(batch) == 1:
+        return joins(reference, batches)
     last = slice(row_count(batch) - 1, None)
+    return _is_same(reference, batch, [rows_of_batch(batch, slice(last.start)), rows_of_batch(batch, last)])
+
+
+def joins(reference: nn.Module, batches: Sequence[Batch]) -> bool:
+    """Whether the model gives for joined batches what it gives for each, in either order: it may want rows sorted by their length."""
+    alike = [b for b in batches if [t.shape[1:] for t in values_of(b)] == [t.shape[1:] for t in values_of(batches[0])]]
+    pair = [rows_of_batch(batch, slice(_SHARE)) for batch in (alike[0], alike[-1])]
+    return all(_is_same(reference, joined_rows(order), order) for order in (pair, pair[::-1]))
+
+
+def _is_same(reference: nn.Module, whole: Batch, parts: Sequence[Batch]) -> bool:
     try:
-        whole, alone = OutputError(reference, [batch, rows_of_batch(batch, last)]).expected
+        together, *apart = OutputError(reference, [whole, *parts]).expected
     except UsageError:
         return False
-    return all(_is_row(w, a, last) for w, a in zip(whole, alone, strict=True))
+    return all(_are_rows(w, each) for w, *each in zip(together, *apart, strict=True))
 
 
 def row_count(batch: Batch) -> int:
@@ -327,10 +345,10 @@ def row_count(batch: Batch) -> int:
     return counts.pop() if len(counts) == 1 else 0
 
 
-def _is_row(whole: Tensor, alone: Tensor, row: slice) -> bool:
-    if not whole.dim() or len(whole) != row.start + 1 or whole[row].shape != alone.shape:
+def _are_rows(whole: Tensor, parts: Sequence[Tensor]) -> bool:
+    if not whole.dim() or sum(map(len, parts)) != len(whole) or any(p.shape[1:] != whole.shape[1:] for p in parts):
         return False
-    return torch.allclose(whole[row], alone, rtol=_SAME, atol=_SAME * float(whole.abs().max()))
+    return torch.allclose(whole, torch.cat(list(parts)), rtol=_SAME, atol=_SAME * float(whole.abs().max()))
 
 
 def _grouped(stretches: Sequence[Sequence[Batch]]) -> list[Batch]:

@@ -185,3 +185,21 @@ def test_batches_of_one_are_no_rows_where_they_cannot_be_joined() -> None:
     assert not parts.are_rows
     assert [len(part) for part in (parts.tuning, parts.choosing)] == [24, 8]
     assert [len(b[0]) for b in parts.drawn(parts.tuning, 6)] == [1] * 6
+
+
+class Sorted(nn.Module):
+    """Takes rows in the order of their lengths only, as packed sequences do."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        if bool((lengths.diff() > 0).any()):
+            raise ValueError("not sorted")
+        return x * lengths[:, None]
+
+
+def test_rows_in_the_order_of_their_lengths_are_not_joined() -> None:
+    batches = [(torch.randn(10, 3), torch.arange(10, 0, -1) + place) for place in range(10)]
+    parts = split(Sorted(), batches)
+    assert parts.are_rows
+    assert not parts.are_joined
+    assert [len(b[0]) for b in parts.whole(parts.tuning)] == [len(b[0]) for b in parts.tuning]
+    assert split(nn.Linear(3, 2), [batch[:1] for batch in batches]).are_joined

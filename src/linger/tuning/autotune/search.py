@@ -216,7 +216,7 @@ class Judge:
 
     def __init__(self, reference: nn.Module, parts: Parts, metric: Metric | None = None) -> None:
         self._reference, self._parts = reference, parts
-        self._error = OutputError(reference, parts.drawn(parts.choosing, sum(parts.samples)))
+        self._error = OutputError(reference, parts.whole(parts.choosing))
         self._learned = OutputError(reference, parts.drawn(parts.tuning, _WATCHED))
         self._metric = None if metric is None else checked_metric("tune", metric)
         self._shifted: dict[str, OutputError] = {}
@@ -309,6 +309,11 @@ class Search:
     def tuning(self) -> list[Batch]:
         """What remedies see."""
         return list(self.parts.tuning)
+
+    @property
+    def whole(self) -> list[Batch]:
+        """The same in as few passes as can be."""
+        return self.parts.whole(self.parts.tuning)
 
     def some(self, batches: int | None) -> list[Batch]:
         """As many samples as so many batches have, drawn from every batch; None: all of them."""

@@ -162,7 +162,7 @@ def fuse(session: Search, start: Trial, settings: Settings) -> Trial:
     note = f"{folded} of {every} batch norms are folded"
     if not is_changed:
         raise NothingToDoError(f"{note}, and no ReLU follows a layer")
-    model = quantized(reference, session.parts.tuning, session.target, session.numbers)
+    model = quantized(reference, session.whole, session.target, session.numbers)
     return Trial(model, reference, note=f"; {note}")
 
 
@@ -173,11 +173,11 @@ def equalization(session: Search, start: Trial, settings: Settings) -> Trial:
         parts, some = session.parts, session.some(settings.get("batches"))
         others = shifted(some, parts.intervals, GAINS[-1:])[f"gain {GAINS[-1]:g}"]
         result = equalize(
-            reference, session.tuning, target=session.target, trial_data=some, other_data=others, **session.numbers
+            reference, session.whole, target=session.target, trial_data=some, other_data=others, **session.numbers
         )
     if not result.changes or result.after_db <= result.before_db:
         raise NothingToDoError("no factors are better than none on the data that it saw")
-    return Trial(quantized(reference, session.parts.tuning, session.target, session.numbers), reference, result.trials)
+    return Trial(quantized(reference, session.whole, session.target, session.numbers), reference, result.trials)
 
 
 def _float_model(start: Trial) -> nn.Module:
@@ -311,7 +311,7 @@ _PASSES: Mapping[str, float] = {
     "equalize": 8.0,
     "correct_biases": 8.0,
     "find_bits": 60.0,
-    "round_weights": 22.0,
+    "round_weights": 18.0,
     "choose_exponents": 10.0,
     "distill": 20.0,
     "headroom": 2.0,

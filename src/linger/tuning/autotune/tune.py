@@ -235,7 +235,7 @@ def _begun(start: Start, parts: Parts, metric: Metric | None, budget: Budget, se
     """Plain calibration, judged: what everything else is compared with."""
     judge = Judge(start.reference, parts, metric)
     session = Search(parts, judge, budget, STEPS, start.target, start.numbers, seed, metric)
-    plain, warned = start.plain(parts.tuning)
+    plain, warned = start.plain(parts.whole(parts.tuning))
     session.begin(Trial(plain, start.reference))
     given = start.given
     if given is not None and not any(isinstance(m, QuantizedBase) and m.lacks_scale for m in given.modules()):

@@ -32,7 +32,7 @@ from linger.progress import progress
 from linger.quantization.core.quantized import Frozen, QuantizedBase, integer_bound
 from linger.quantization.layers.layer import QuantLayer
 from linger.quantization.layers.recurrent import QuantRecurrent
-from linger.tuning.held_out import has_rows, row_count, split_data
+from linger.tuning.held_out import joins, row_count, split_data
 from linger.tuning.learned_rounding.integer_fit import Enough, Fit, Grid, Moments, Pair, change_of, fit_integers
 from linger.tuning.learned_rounding.recurrent_rounding import improve_recurrent
 from linger.tuning.remedy import (
@@ -341,7 +341,7 @@ class _Whole:
             sizes = _sizes_of(pair, once, rows_of_batch(batches[0], slice(1)))
             self._batch = joined_rows(batches)
             is_small = max((numbers for numbers, _ in sizes.values()), default=0) * self._rows <= _LARGEST
-            self.sizes = sizes if is_small and has_rows(pair.reference, batches) else {}
+            self.sizes = sizes if is_small and joins(pair.reference, batches) else {}
 
     def runs(self, layers: Mapping[QuantizedBase, int]) -> Iterator[list[QuantizedBase]]:
         """Layers that follow each other, and of whose outputs as many are kept as there is room for; others alone."""
