@@ -33,7 +33,7 @@ Every column begins with the same float network and sees the tuning data only; t
 - *max* is plain calibration, `linger.calibration()`; *percentile*, *mse*, *kl* and *topk* are its other methods.
 - The remedies are each used alone, together with plain calibration. *find_bits* has the goal of 20 dB on the tuning data, in 100
   trials at most.
-- *tune* is `linger.tune(model, data)`, 8 bits throughout, with a budget of 75 s of CPU time for efficientnet-lite0, upconv7,
+- *tune* is `linger.tune(model, data)`, 8 bits throughout, with a budget of 82 s of CPU time for efficientnet-lite0, upconv7,
   silero-vad and crepe, and 40 s for the others; *tune mixed* is the same with `bits="mixed"` and up to 270 s.
 - *per channel* has one power of two for each output channel of weights (`per_channel=True`), *per channel unsigned* also 0 … 255 for
   activations that are never negative (`unsigned=True`), as `target="onnxruntime"` and portable C have them; what says neither has
@@ -49,6 +49,7 @@ between the largest and the smallest. *Not measured* means that this cell has no
 *Shifted* sets are legal data of the same task in circumstances that the tuning data did not show. The float network answers on the same
 data, so what is lost there is lost by quantizing. Tuning must nowhere be worse than plain calibration of the same numbers. The standard error
 of a share of samples is that of independent ones; of silero-vad, whose chunks of one voice depend on each other, that of the mean of the voices.
+Of many comparisons some are below by more than one standard error by chance alone.
 """
 
 
