@@ -38,7 +38,7 @@ _CONTINUED = 0.1
 _STRETCHES = 8
 """A few large batches are taken as so many stretches, each of which gives samples to every part: sorted data keep their classes."""
 
-_LARGEST = 32
+_LARGEST, _AT_ONCE = 32, 2**20
 _SAME = 1e-3
 """Rows beside others give the same up to this share of the largest number: batched products round differently."""
 
@@ -84,8 +84,11 @@ class Parts:
         each = [max(1, size * min(count, total) // total) for size in sizes]
         rows = (slice(None, n * (size // n), size // n) for n, size in zip(each, sizes, strict=True))
         alike = itertools.groupby(map(rows_of_batch, part, rows), lambda some: [t.shape[1:] for t in values_of(some)])
-        # a pass of a large network is dear, however few its rows
-        at_once = max(1, _LARGEST // max(each, default=1)) if self.are_joined else 1
+        # a pass has its price, and so has memory for large tensors
+        most = (
+            min(_LARGEST, _AT_ONCE // max(1, sum(t[:1].numel() for t in values_of(part[0])))) if self.are_joined else 1
+        )
+        at_once = max(1, most // max(each, default=1))
         return [
             joined_rows(own[i : i + at_once])
             for _, some in alike

@@ -113,7 +113,8 @@ def followed(session: Any, *helpful: str) -> list[tuple[str, Mapping[str, Any]]]
     found = []
     for step in usual_plan(session):
         found.append((step.name, step.settings))
-        note = {"name": step.name, "seconds": 0.0, "settings": step.settings, "is_kept": step.name in helpful}
+        note = {"name": step.name, "branch": step.branch, "seconds": 0.0, "settings": step.settings}
+        note["is_kept"] = step.name in helpful
         session.steps.append(SimpleNamespace(**note))
     return found
 
@@ -163,11 +164,26 @@ def test_branches_are_gone_on_with_that_are_near_the_nearest(model: nn.Module) -
     assert continued() == [PLAIN]
 
 
+def test_rounding_takes_fewer_samples_and_positions_where_all_would_take_too_long(model: nn.Module) -> None:
+    session = session_of(model)
+    (whole, *_) = steps_of(session, "round_weights")
+    assert (whole.branch, whole.settings) == (EQUALIZED, {})
+    # 22 passes of 0.8 s, of which 30 % do not depend on the data; 90 % of the time may be used
+    session.budget.seconds_left = 22 * 0.8 * (0.3 + 0.7 * 0.5) / 0.9 + 1e-6
+    (half, *_) = steps_of(session, "round_weights")
+    assert half.settings == {"batches": 4, "positions": 2048}
+    assert expected_seconds(session, half) == 0.0  # it was made to fit
+    session.budget.seconds_left = 1.0  # too little even for a part: it is left out by its estimate
+    (none, *_) = steps_of(session, "round_weights")
+    assert none.settings == {}
+    assert expected_seconds(session, none) > 1.0
+
+
 def test_mixed_plans_without_time_widen_the_folded_branch_only(model: nn.Module) -> None:
-    # wider weights, biases and rounding take 86 passes of 0.8 s
-    session = session_of(model, is_mixed=True, seconds=86 * 0.8 - 0.1)
+    # wider weights, biases and rounding take 90 passes of 0.8 s
+    session = session_of(model, is_mixed=True, seconds=90 * 0.8 - 0.1)
     assert {step.branch for step in steps_of(session, "find_bits")} == {FOLDED}
-    session.budget.seconds_left = 86 * 0.8 + 0.1
+    session.budget.seconds_left = 90 * 0.8 + 0.1
     assert {step.branch for step in steps_of(session, "find_bits")} == {FOLDED, EQUALIZED}
 
 

@@ -27,17 +27,12 @@ from linger.tuning.remedy import OutputError, error_db
 HEADROOM = "widen_ranges"
 """The step that gives ranges room for other data; it is judged by what that costs and gains."""
 
-_PASSES_AT_THE_END = 15.0
-"""Passes of a batch that finding the remaining problems takes, about."""
-
+_PASSES_AT_THE_END = 15.0  # passes of a batch that finding the remaining problems takes, about
 PLAIN, FOLDED = "direct", "folded"
 """The branches that begin with plain calibration, and with batch norms folded."""
 
-_SURE_DB = 0.1
-"""A step must not make the error on the data that it learned from larger by more: less does not show in figures with one decimal."""
-
-_SINGLE_DB = 0.15
-"""Of a single sample no noise is known; a gain must then be larger."""
+_SURE_DB = 0.1  # a step must not make the error on the data that it learned from larger by more: less does not show in figures with one decimal
+_SINGLE_DB = 0.15  # of a single sample no noise is known; a gain must then be larger
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -39,13 +39,10 @@ from linger.tuning.learned_rounding.rounding import round_weights
 from linger.tuning.mixed_precision.find_bits import find_bits
 from linger.tuning.remedy import Remedy
 
-_SAFE = 0.9
-"""The share of the time left that a step may take which keeps what it has when the clock ends it."""
-
+_SAFE = 0.9  # the share of the time left that a step may take which keeps what it has when the clock ends it
 _WIDE = 16
 
-_SEEN = 64
-"""Samples by which it is found how far other data reach."""
+_SEEN = 64  # samples by which it is found how far other data reach
 
 
 @dataclass(frozen=True)
@@ -311,7 +308,7 @@ _PASSES: Mapping[str, float] = {
     "equalize": 8.0,
     "correct_biases": 8.0,
     "find_bits": 60.0,
-    "round_weights": 18.0,
+    "round_weights": 22.0,
     "choose_exponents": 10.0,
     "distill": 20.0,
     "headroom": 2.0,
@@ -334,18 +331,12 @@ _METHODS: tuple[Mapping[str, str], ...] = (
 _TOGETHER: Mapping[str, str] = {"weights": "mse", "outputs": "topk"}
 """What helps most networks together, tried as one: one of them alone may lose, and greed would never see what both gain."""
 
-_WIDE_LAYERS = 6
-"""At most so many layers get 16-bit weights at first."""
-
+_WIDE_LAYERS = 6  # at most so many layers get 16-bit weights at first
 GAIN_DB = 10.0
 """What wider tensors should gain where no goal is given."""
 
-_EQUALIZE_PASSES = 28
-"""Passes that equalization takes, about: eight trials, each of which calibrates and measures a copy."""
-
-_NEAR_DB = 1.0
-"""A branch that begins farther behind another one is not gone on with."""
-
+_EQUALIZE_PASSES = 28  # passes that equalization takes, about: of eight trials
+_NEAR_DB = 1.0  # a branch that begins farther behind another one is not gone on with
 _TRIALS_EACH = 3
 _SEARCH_SHARE = 0.2
 """Trials of a search for each range, and the part of the time left that they may take."""
@@ -355,12 +346,11 @@ _TRAININGS: tuple[Mapping[str, float | bool], ...] = ({}, {"learning_rate": 0.01
 
 _FASTEST = 1e-4
 
-_STEP_COST = 5.0
-"""A step of training costs about as much as so many forward passes of its batch."""
+_POSITIONS, _FIXED, _LEAST_PART = 4096, 0.3, 0.2
+"""Of rounding: the positions that it looks at, the part of its cost that does not depend on the data, and the least part of them."""
 
-_SHARE = 0.6
-"""Of the time left that training may take."""
-
+_STEP_COST = 5.0  # a step of training costs about as much as so many forward passes of its batch
+_SHARE = 0.6  # of the time left that training may take
 _MOST_STEPS, _LEAST_STEPS = 400, 20
 
 
@@ -383,22 +373,35 @@ def usual_plan(session: Search) -> Iterator[Step]:
 
 
 def _narrow(session: Search, base: str) -> Iterator[Step]:
-    """Ranges at 8 bits of the nearest branch; while weights can still be rounded, of others that are not far behind it, too."""
-    branches = [name for name in (base, EQUALIZED, PLAIN) if name in session.branches]
-    branches.sort(key=lambda name: session.branches[name].score.error)  # the better one first, the older one of equals
+    """Ranges and rounding at 8 bits of the nearest branch, and while time is left of others that are not far behind it."""
+    branches = _by_error(session, base, EQUALIZED, PLAIN)  # the better one first, the older one of equals
     yield Step("choose_ranges", TOGETHER, branches[0], _TOGETHER)
-    branches += [TOGETHER] * (TOGETHER in session.branches)
-    branches.sort(key=lambda name: session.branches[name].score.error)
+    branches = _by_error(session, *branches, TOGETHER)
     least = session.branches[branches[0]].score.db - _NEAR_DB
     for branch in [name for name in branches if session.branches[name].score.db > least]:
         if branch == branches[0] or _leaves_time(session, branch, "choose_ranges"):
             yield from _ranges(session, branch)
+            yield from _rounded(session, branch)
+
+
+def _by_error(session: Search, *names: str) -> list[str]:
+    return sorted(filter(session.branches.__contains__, names), key=lambda name: session.branches[name].score.error)
+
+
+def _rounded(session: Search, branch: str) -> Iterator[Step]:
+    """Rounding, which gains most for its time, of fewer samples and positions where all would take too long; it sets biases, too."""
+    whole = Step("round_weights", branch, branch)
+    afforded = session.budget.seconds_left * _SAFE / max(expected_seconds(session, whole), _FASTEST)
+    part = (min(afforded, 1.0) - _FIXED) / (1 - _FIXED)
+    fitting = {"batches": max(2, int(part * len(session.parts.tuning))), "positions": int(part * _POSITIONS)}
+    yield replace(whole, settings=fitting if _LEAST_PART <= part < 1 else {})
+    yield Step("correct_biases", branch, branch)
 
 
 def _polished(session: Search, best: str) -> Iterator[Step]:
-    """Dearer steps on the best branch: rounding first, which sets biases, too; they are corrected again only where something has changed."""
-    yield Step("round_weights", best, best)
-    yield Step("correct_biases", best, best)
+    """Dearer steps on the best branch; biases are corrected again only where something has changed since."""
+    if not any(step.name == "round_weights" and step.branch == best for step in session.steps):
+        yield from _rounded(session, best)
     if not (session.is_mixed or session.parts.is_few):
         yield from _exponents(session, best)
         if _was_kept(session, "choose_exponents"):
@@ -501,7 +504,7 @@ def training_steps(session: Search) -> int:
 
 def expected_seconds(session: Search, step: Step) -> float:
     """What a step will cost: as much as before, or a number of passes."""
-    if step.name == "distill":
+    if step.name == "distill" or "positions" in step.settings:
         return 0.0  # its number of steps was chosen by the time, and it keeps what it has when the clock ends it
     one_pass = session.batch_seconds * len(session.parts.tuning)
     return session.costs.get(step.name, _PASSES.get(step.name, 1.0) * one_pass)
