@@ -146,3 +146,21 @@ def test_runs_are_the_windows_of_adaptive_pooling(side):
 def test_float32_is_what_a_buffer_holds(value):
     with np.errstate(over="ignore"):
         assert fixed.as_float32(value) == float(np.float32(value))
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 2), (1, 3), (2, 3), (7, 7)], ids=str)
+@pytest.mark.parametrize("zero_point", [0, 128])
+def test_a_mean_by_one_factor_is_exact_or_refused(kernel, zero_point):
+    area, factor = math.prod(kernel), Fraction(fixed.window_reciprocal(kernel))
+    found = fixed.exact_mean(kernel, 1.0, (-128, 127), (-128, 127), zero=128, zero_point=zero_point)
+    is_refused = zero_point == 0 and (area & (area - 1)) != 0  # no whole bias
+    is_refused |= zero_point == 128 and area == 4  # −½ is a tie, which half to even does not round up
+    assert (found is None) == is_refused
+    for total in range(-128 * area, 127 * area + 1) if found else ():
+        exact = min(max(math.floor(total * factor + Fraction(1, 2)), -128), 127)
+        product = Fraction(float(np.float32(total + found[1]) * np.float32(found[0])))
+        assert min(max(round(product) + zero_point, 0), 255) == exact + 128  # round() is half to even
+
+
+def test_windows_with_too_many_sums_have_no_factor():
+    assert fixed.exact_mean((65, 64), 1.0, (0, 127), (-128, 127), zero=0, zero_point=0) is None

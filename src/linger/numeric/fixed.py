@@ -125,6 +125,41 @@ def window_reciprocal(kernel_shape: Sequence[int]) -> float:
     return math.ldexp(r, -(29 + n))
 
 
+_LARGEST_AREA = 2**12
+"""Of a window whose sums are all tried."""
+
+
+def exact_mean(
+    kernel_shape: Sequence[int],
+    ratio: float,
+    data: tuple[int, int],
+    ends: tuple[int, int],
+    *,
+    zero: int,
+    zero_point: int,
+) -> tuple[float, int] | None:
+    """A float32 factor and a bias by which integer kernels average exactly: clip(rint((sum + bias)·factor) + zero_point, 0, 255).
+
+    That is the mean of a window of numbers between `data`, times `ratio`, saturated to `ends`, plus `zero`. Every sum that a
+    window can have is tried in the kernels' arithmetic, float32 and half to even; None where no factor is right for all.
+
+    >>> exact_mean((2, 2), 1.0, (-128, 127), (-128, 127), zero=128, zero_point=0)
+    (0.2500000596046448, 512)
+    """
+    area, factor = math.prod(kernel_shape), window_reciprocal(kernel_shape) * ratio
+    bias = (zero - zero_point) / factor
+    if area > _LARGEST_AREA or not bias.is_integer() or bias >= 2**30:
+        return None
+    sums = np.arange(data[0] * area, data[1] * area + 1)
+    exact = np.floor(sums * factor + 0.5).clip(*ends) + zero
+    for lift in (0.0, 1.5 * 2.0**-23, -(2.0**-24)):
+        tried = np.float32(factor * (1 + lift))
+        found = np.rint((sums + bias).astype(np.float32) * tried) + zero_point
+        if np.array_equal(found.clip(0, 255), exact):
+            return float(tried), int(bias)
+    return None
+
+
 def pair(value: Any) -> tuple[int, int]:
     """A setting of a window: one number for both axes, or one for each."""
     return (value, value) if isinstance(value, int) else tuple(value)

@@ -1,5 +1,8 @@
 """Integer kernels give the dialect's integers: at every tie, for every pair of bytes, and where pairs of products saturate."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -9,6 +12,7 @@ import pytest
 from linger.dialect import ops
 from linger.graph.lowering import byte_layers as byte_forms
 from linger.graph.lowering.byte_layers import write_byte_layers
+from linger.numeric.fixed import window_reciprocal
 from linger.runtime.reference import Reference
 from linger.runtime.session import LEVELS, has_saturating_products
 from tests.support.comparison import assert_same
@@ -253,6 +257,70 @@ def test_without_the_lift_sums_go_wrong(monkeypatch):
     content, _ = written(sum_model((0.25, 1.0), "u, y", relu=False, first_relu=False))
     expected = sum_expected((0.25, 1.0), "u, y", relu=False, first_relu=False)
     assert (run(content, feeds).reshape(256, 256) != expected).any()
+
+
+def windows(kernel, low, high):
+    """Rows of numbers, a window each, one for every sum that a window of them can have."""
+    sums = np.arange(low * math.prod(kernel), high * math.prod(kernel) + 1)
+    least, rest = np.divmod(sums, math.prod(kernel))
+    return least[:, None] + (np.arange(math.prod(kernel)) < rest[:, None])
+
+
+def pool_model(kernel, scale_o, kind):
+    """An average pool behind a convolution that changes nothing, behind a ReLU, or of unsigned bytes."""
+    area, unsigned = ", ".join(map(str, kernel)), ", o_unsigned: int = 1" * (kind == "unsigned")
+    bits = "data_bits: int = 8, o_bits: int = 8"
+    window = f"kernel_shape: ints = [{area}], strides: ints = [{area}], pads: ints = [0, 0, 0, 0]"
+    geometry = "dilations: ints = [1, 1], group: int = 1, kernel_shape: ints = [1, 1], pads: ints = [0, 0, 0, 0], strides: ints = [1, 1]"
+    scales = f"scale_x: float = 16.0, scale_o: float = {scale_o!r}{unsigned}"
+    before = {
+        "signed": f"r = thinker.Conv2dInt<{bits}, parameter_bits: int = 8, scale_x: float = 16.0, scale_w: float = 64.0, scale_o: float = 16.0, {geometry}>(x, w, b)",
+        "relu": f"c = thinker.Conv2dInt<{bits}, parameter_bits: int = 8, scale_x: float = 16.0, scale_w: float = 64.0, scale_o: float = 16.0, {geometry}>(x, w, b)  r = thinker.Relu(c)",
+        "unsigned": "r = Identity(x)",
+    }
+    data, shape = ("uint8" if unsigned else "int8"), f"n,1,{area}"
+    return f"""<ir_version: 8, opset_import: ["": 13, "thinker": 1]> g ({data}[{shape}] x) => ({data}[n,1,1,1] y)
+    <int8[1,1,1,1] w = {{64}}, int32[1] b = {{0}}, {data}[{shape}] r> {{
+      {before[kind]}
+      y = thinker.AvgPool2dInt<{bits}, {scales}, {window}>(r)
+    }}"""
+
+
+@pytest.mark.parametrize("kind", ["signed", "relu", "unsigned"])
+@pytest.mark.parametrize("scale_o", [16.0, 8.0, 32.0])
+@pytest.mark.parametrize("kernel", [(2, 2), (1, 3), (2, 3), (7, 7), (8, 8)], ids=str)
+def test_every_sum_of_a_window_is_averaged_exactly(kernel, scale_o, kind):
+    text, kinds = pool_model(kernel, scale_o, kind), np.uint8 if kind == "unsigned" else np.int8
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    content, _ = written(model)
+    nodes = [node.op_type for node in onnx.load_from_string(content).graph.node]
+    assert "AveragePool" not in nodes
+    low, high = (0, 255) if kind == "unsigned" else (-128, 127)
+    x = windows(kernel, low, high).reshape(-1, 1, *kernel).astype(kinds)
+    sums = (
+        x.astype(object).sum(axis=(1, 2, 3)) if kind != "relu" else np.maximum(x, 0).astype(object).sum(axis=(1, 2, 3))
+    )
+    factor = Fraction(window_reciprocal(kernel)) * Fraction(scale_o) / 16
+    expected = [min(max(math.floor(total * factor + Fraction(1, 2)), low), high) for total in sums]
+    for level in LEVELS:
+        assert_same(run(content, {"x": x}, level).ravel(), np.asarray(expected, kinds))
+
+
+@pytest.mark.parametrize("kind", ["signed", "relu"])
+def test_a_mean_that_no_factor_gives_is_left_to_the_body(monkeypatch, kind):
+    monkeypatch.setattr(byte_forms, "exact_mean", lambda *given, **choice: None)
+    content, _ = written(pool_model((2, 2), 16.0, kind))
+    assert "AveragePool" in [node.op_type for node in onnx.load_from_string(content).graph.node]
+    x = windows((2, 2), -128, 127).reshape(-1, 1, 2, 2).astype(np.int8)
+    data = np.maximum(x, 0) if kind == "relu" else x
+    expected = (data.astype(np.int64).sum(axis=(1, 2, 3)) + 2) >> 2
+    assert_same(run(content, {"x": x}).ravel(), expected.astype(np.int8))
+
+
+def test_windows_of_unknown_channels_or_too_many_sums_are_left_to_the_body():
+    for old, new in (("n,1,2, 2", "n,c,2, 2"), ("2, 2", "65, 65")):
+        content, _ = written(pool_model((2, 2), 16.0, "signed").replace(old, new))
+        assert "AveragePool" in [node.op_type for node in onnx.load_from_string(content).graph.node]
 
 
 def layer_samples():

@@ -24,6 +24,9 @@ a factor (1 + 2^-12), either both in front of a ReLU or for a result of 0 … 25
 that of the operand with r, carried as a number u ≥ 0. So a tie is raised by at least ½·2^-12. All numbers are below 2^9, so the
 at most four roundings of a kernel are off by 4·2^-16 = 2^-14 together: the tie stays raised. Nothing else is raised by more
 than 256·r·2^-12 + 2^-14 < r, or where both are, for r = 2^-4, (255½ − r)·2^-12 + 2^-14 < r: it does not reach a tie.
+
+*Means of windows* are QLinearConv too, of ones. A window has at most 2^20 different sums, so nothing is argued: `fixed.exact_mean` tries
+each of them. A bias as above, or a zero point where no sum is a tie, makes results of both signs carriers.
 """
 
 from __future__ import annotations
@@ -49,11 +52,10 @@ from linger.graph.core.nodes import (
     tensor_names,
 )
 from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form, constant_value
-from linger.numeric.fixed import is_power_of_two
+from linger.numeric.fixed import exact_mean, is_power_of_two
 from linger.numeric.numpy_kernel import NumpyKernel
-from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.products import by_output
-from linger.numeric.onnx.writer import FLOAT, INT32, OnnxValue
+from linger.numeric.onnx.writer import FLOAT, INT32
 
 _LIFT, _SUM_LIFT = 2.0**-23, 2.0**-12
 _LARGEST_SHIFT, _LARGEST_LEFT_SHIFT = 14, 32
@@ -300,16 +302,33 @@ def cat(w: _ByteWriter) -> _Carrier | ir.Value | None:
     return w.finish(w.emit("Concat", [x.value for x in carriers], axis=a["dim"]), zeros.pop())
 
 
-def average_pool(w: _ByteWriter) -> ir.Value | None:
-    """The op's own body on real numbers that DequantizeLinear gives."""
-    x = w.carrier_of(w.input(0))
-    if x is None:
+def average_pool(w: _ByteWriter) -> _Carrier | ir.Value | None:
+    """QLinearConv of ones, each channel on its own; not where channels are not known."""
+    x, a, sizes = w.carrier_of(w.input(0)), w.attributes, w.input(0).shape
+    count, shape = 0 if sizes is None else sizes[1], a["kernel_shape"]
+    if x is None or not isinstance(count, int) or count < 1:
         return None
-    real = w.emit("DequantizeLinear", [x.value, w.one(), w.zero_point(x.zero)])
-    kernel = OnnxKernel(opset=w.opset, element_bits=_BYTE_BITS, prefix=f"{w.node.outputs[0].name}/")
-    made = kernel.materialize(op_of(w.node).body(kernel, OnnxValue(FLOAT, real), **w.attributes))
-    w.nodes += kernel.nodes
-    return made
+    data, ends = (-x.zero, x.highest - x.zero), (0, _BYTE_END) if w.is_unsigned else (-MIDDLE, LARGEST)
+    for zero, zero_point in ((0, 0), (MIDDLE, 0), (MIDDLE, MIDDLE))[: 1 if w.is_unsigned else None]:
+        mean = exact_mean(shape, a["scale_o"] / a["scale_x"], data, ends, zero=zero, zero_point=zero_point)
+        if mean is not None:
+            ones = w.initializer(np.ones((count, 1, *shape)), np.int8, "weight")
+            weight = [ones, w.initializer(mean[0], np.float32, "scale"), w.zero_point(0, np.int8)]
+            result = [w.one(), w.zero_point(zero_point), w.initializer([mean[1]] * count, np.int32, "bias")]
+            geometry = {name: a[name] for name in ("kernel_shape", "pads", "strides")}
+            inputs = [x.value, w.one(), w.zero_point(x.zero), *weight, *result]
+            return w.finish(w.emit("QLinearConv", inputs, dilations=[1] * len(shape), group=count, **geometry), zero)
+    return None
+
+
+def quant(w: _ByteWriter) -> _Carrier | ir.Value | None:
+    """The product and the sum in float32, rounded; QuantizeLinear saturates it, and makes it a carrier for those that read one."""
+    if not any(is_dialect(reader) and byte_form(reader) for reader in w.node.outputs[0].consumers()):
+        return None
+    real = w.emit("Mul", [w.input(0), w.initializer(w.attributes["scale_x"], np.float32, "factor")])
+    rounded = w.emit("Floor", [w.emit("Add", [real, w.initializer(0.5, np.float32, "half")])])
+    zero = 0 if w.is_unsigned else MIDDLE
+    return w.finish(w.emit("QuantizeLinear", [rounded, w.one(), w.zero_point(zero)]), zero)
 
 
 def dequant(w: _ByteWriter) -> ir.Value | None:
@@ -366,6 +385,7 @@ FORMS: Mapping[str, Form] = {
     "MaxPool": max_pool,
     "Concat": cat,
     "AveragePool": average_pool,
+    "QuantizeLinear": quant,
     "DequantizeLinear": dequant,
 }
 """By the standard op that computes a dialect op on real numbers (`float_op`)."""
@@ -380,16 +400,18 @@ def byte_form(node: ir.Node) -> tuple[Form, dict[str, Any]] | None:
         is_narrow = attributes.get("o_bits", _BYTE_BITS) <= _WORD_BITS and types <= _NARROW
         return (lookup, attributes) if is_narrow else None
     form = FORMS.get(op.float_op or "")
-    is_written = form is not None and op.platform is None and _is_of_bytes(node, attributes, is_variadic=op.is_variadic)
+    kinds = {"is_variadic": op.is_variadic, "is_real": bool(op.real_inputs)}
+    is_written = form is not None and op.platform is None and _is_of_bytes(node, attributes, **kinds)
     return (form, attributes) if is_written and form is not None else None
 
 
-def _is_of_bytes(node: ir.Node, attributes: Mapping[str, Any], *, is_variadic: bool) -> bool:
-    """Whether a node has 8 bits everywhere, and scales that are powers of two."""
+def _is_of_bytes(node: ir.Node, attributes: Mapping[str, Any], *, is_variadic: bool, is_real: bool) -> bool:
+    """Whether a node has 8 bits everywhere, but for real numbers where it reads such, and scales that are powers of two."""
     scales = (value for name, value in attributes.items() if name.startswith("scale_"))
     widths = [attributes.get(name, _BYTE_BITS) for name in ("o_bits", "data_bits", "parameter_bits")]
     data = node.inputs if is_variadic else node.inputs[:2]
-    has_bytes = {ir.DataType.UINT8, ir.DataType.INT8}.issuperset(getattr(value, "dtype", None) for value in data)
+    types = {getattr(value, "dtype", None) for value in data}
+    has_bytes = {ir.DataType.UINT8, ir.DataType.INT8}.issuperset(types) or (is_real and types == {ir.DataType.FLOAT})
     return widths[0] == max(widths) == _BYTE_BITS and has_bytes and all(map(is_power_of_two, scales))
 
 
