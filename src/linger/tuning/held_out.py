@@ -147,12 +147,12 @@ def _divided(whole: Parts) -> Parts:
     if parts is None:
         every, notes = whole.tuning, (_ONE_INPUT, *whole.notes)
         return replace(whole, choosing=every, reported=whole.reported or every, notes=notes, is_few=True)
-    join = _grouped if whole.are_rows else _apart
+    join = _grouped if whole.are_joined else _own if whole.are_rows else _apart
     choosing, told = (tuple(join(part)) for part in parts[1:])
     reported = whole.reported or told
     # remedies hold out a part of a few batches in their turn, so these become several
     is_whole = whole.are_rows and len(whole.tuning) >= _STRETCHES
-    learned = map(joined_rows, parts[0]) if is_whole else join(parts[0])
+    learned = _own(parts[0]) if is_whole else join(parts[0])
     made = replace(whole, tuning=tuple(learned), choosing=choosing, reported=reported or choosing)
     return made if reported else replace(made, notes=(_TWO_INPUTS, *whole.notes))
 
@@ -314,6 +314,11 @@ def _allotted(stretches: Sequence[list[Batch]], *, needs_report: bool) -> tuple[
 
 def _apart(stretches: Sequence[Sequence[Batch]]) -> list[Batch]:
     return [batch for stretch in stretches for batch in stretch]
+
+
+def _own(stretches: Sequence[Sequence[Batch]]) -> list[Batch]:
+    """Rows as many batches as they come from: a model may want them in their order."""
+    return list(map(joined_rows, stretches))
 
 
 def has_rows(reference: nn.Module, batches: Sequence[Batch]) -> bool:

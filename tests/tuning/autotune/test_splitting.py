@@ -196,10 +196,15 @@ class Sorted(nn.Module):
         return x * lengths[:, None]
 
 
-def test_rows_in_the_order_of_their_lengths_are_not_joined() -> None:
-    batches = [(torch.randn(10, 3), torch.arange(10, 0, -1) + place) for place in range(10)]
+@pytest.mark.parametrize("count", [1, 6, 10])
+def test_rows_in_the_order_of_their_lengths_are_not_joined(count: int) -> None:
+    batches = [(torch.randn(45, 3), torch.arange(45, 0, -1) + place) for place in range(count)]
     parts = split(Sorted(), batches)
     assert parts.are_rows
     assert not parts.are_joined
+    for part in (parts.tuning, parts.choosing, parts.reported):
+        for batch in (*part, *parts.whole(part), *parts.drawn(part, 5)):
+            Sorted()(*batch)
+    assert sum(parts.samples) == 45 * count
     assert [len(b[0]) for b in parts.whole(parts.tuning)] == [len(b[0]) for b in parts.tuning]
     assert split(nn.Linear(3, 2), [batch[:1] for batch in batches]).are_joined
