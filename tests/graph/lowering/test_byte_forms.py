@@ -195,11 +195,12 @@ def sum_expected(ratios, order, *, relu, first_relu):
 
 
 RATIOS = [(1.0, 1.0), (4.0, 1.0), (256.0, 2.0), *((2.0**-n, 1.0) for n in range(1, 5))]
+ROUNDED_ALONE = [(0.5, 0.5), (0.25, 0.5), (2.0**-6, 2.0**-5), (2.0**-7, 1.0), (0.5, 2.0), (0.0625, 128.0), (0.5, 256.0)]
 
 
 @pytest.mark.parametrize("relu", [False, True], ids=["signed", "relu"])
 @pytest.mark.parametrize("first_relu", [False, True], ids=["from signed", "from relu"])
-@pytest.mark.parametrize("ratios", RATIOS, ids=str)
+@pytest.mark.parametrize("ratios", RATIOS + ROUNDED_ALONE, ids=str)
 def test_every_sum_of_two_bytes_is_exact(ratios, relu, first_relu):
     feeds = {"x": DATA.reshape(256, 1, 1, 1), "y": DATA.reshape(1, 256, 1, 1)}
     for order in ("u, y", "y, u"):
@@ -213,7 +214,7 @@ def test_every_sum_of_two_bytes_is_exact(ratios, relu, first_relu):
 
 
 @pytest.mark.parametrize("types", ["u u u", "u u s", "u s u", "s u u", "u s s", "s u s", "s s u"])
-@pytest.mark.parametrize("ratios", RATIOS, ids=str)
+@pytest.mark.parametrize("ratios", RATIOS + ROUNDED_ALONE[:4:2], ids=str)
 def test_every_sum_with_unsigned_bytes_is_exact(ratios, types):
     """Each of the operands and of the result signed or unsigned: all pairs of bytes, in the kernel's own form."""
     kinds = [{"u": "uint8", "s": "int8"}[each] for each in types.split()]
@@ -238,11 +239,7 @@ def test_every_sum_with_unsigned_bytes_is_exact(ratios, types):
         assert_same(found.reshape(256, 256), expected)
 
 
-@pytest.mark.parametrize(
-    "ratios",
-    [(0.5, 0.5), (2.0**-5, 1.0), (0.5, 2.0), (0.5, 16.0), (0.5, 32.0), (0.0625, 128.0)],
-    ids=["two roundings", "ratio too small", "beside 2", "beside 16", "beside 32", "beside 128"],
-)
+@pytest.mark.parametrize("ratios", [(2.0**-8, 1.0), (512.0, 1.0)], ids=["ratio too small", "ratio too large"])
 def test_other_sums_are_left_to_the_body(ratios):
     feeds = {"x": DATA.reshape(256, 1, 1, 1), "y": DATA.reshape(1, 256, 1, 1)}
     content, count = written(sum_model(ratios, "u, y", relu=True, first_relu=False))

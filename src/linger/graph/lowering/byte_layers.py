@@ -23,7 +23,8 @@ at most has a ratio r < 1 to the output, at least 2^-4, and the other's is 1; nu
 a factor (1 + 2^-12), either both in front of a ReLU or for a result of 0 … 255, where sums below ½ become 0 whatever they are, or
 that of the operand with r, carried as a number u ≥ 0. So a tie is raised by at least ½·2^-12. All numbers are below 2^9, so the
 at most four roundings of a kernel are off by 4·2^-16 = 2^-14 together: the tie stays raised. Nothing else is raised by more
-than 256·r·2^-12 + 2^-14 < r, or where both are, for r = 2^-4, (255½ − r)·2^-12 + 2^-14 < r: it does not reach a tie.
+than 256·r·2^-12 + 2^-14 < r, or where both are, for r = 2^-4, (255½ − r)·2^-12 + 2^-14 < r: it does not reach a tie. Where both
+have r < 1, or one r > 1, each with r < 1 but one is rounded alone: u·r·(1 + 2^-12), r ≥ 2^-7, one product and no other rounding.
 
 *Means of windows* are QLinearConv too, of ones. A window has at most 2^20 different sums, so nothing is argued: `fixed.exact_mean` tries
 each of them. A bias as above, or a zero point where no sum is a tie, makes results of both signs carriers.
@@ -33,13 +34,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from linger.dialect import Op
 from linger.graph.core.dialects import LARGEST, MIDDLE, OFFSET, PLAIN, POSITIVE, SAFE_WEIGHT
 from linger.graph.core.nodes import (
     all_nodes,
@@ -59,9 +61,8 @@ from linger.numeric.onnx.writer import FLOAT, INT32
 
 _LIFT, _SUM_LIFT = 2.0**-23, 2.0**-12
 _LARGEST_SHIFT, _LARGEST_LEFT_SHIFT = 14, 32
-_ZERO_OPSET = 14
-"""From here on a size of 0 in the new shape of a Reshape is a size; before, it stands for the old one."""
-_SMALLEST_RATIO, _LARGEST_RATIO = 2.0**-4, 2.0**8
+_ZERO_OPSET = 14  # from here on a size of 0 in the new shape of a Reshape is a size; before, it stands for the old one
+_SMALLEST_RATIO, _SMALLEST_BESIDE, _LARGEST_RATIO = 2.0**-7, 2.0**-4, 2.0**8
 _INT32_END = 2**31
 _BYTE_BITS, _WORD_BITS, _BYTE_END = 8, 16, 255
 
@@ -134,11 +135,11 @@ class _ByteWriter(FormWriter):
 
     @property
     def meets_relu(self) -> bool:
-        """Whether all that reads the result is a ReLU, or a Clip that begins at 0, and is written with carriers too."""
+        """Whether the result is unsigned, or all that reads it is a ReLU, or a Clip that begins at 0, and is written with carriers too."""
         output = self.node.outputs[0]
         reader = next(iter(output.consumers()), None)
-        if reader is None or len(output.consumers()) > 1 or output.is_graph_output():
-            return False
+        if self.is_unsigned or reader is None or len(output.consumers()) > 1 or output.is_graph_output():
+            return self.is_unsigned
         if not is_dialect(reader) or reader.graph is not self.node.graph or reader.inputs[0] is not output:
             return False
         if not self.is_free(reader) or byte_form(reader) is None:
@@ -162,7 +163,6 @@ def _limits(node: ir.Node) -> tuple[int | None, int | None]:
 
 
 def _shifts(attributes: Mapping[str, Any]) -> NDArray[np.int64]:
-    """By how many bits a sum is shifted: one number, or one for each channel."""
     shift = math.frexp(attributes["scale_x"] * attributes["scale_w"] / attributes["scale_o"])[1] - 1
     return shift + np.asarray(attributes.get("exponents_w", ()) or 0, np.int64)
 
@@ -188,7 +188,7 @@ def _plan(w: _ByteWriter) -> _Product | None:
     weight, bias, shifts = w.known(1), w.known(2), _shifts(w.attributes)
     if weight is None or bias is None or ((shifts < -_LARGEST_LEFT_SHIFT) | (shifts > _LARGEST_SHIFT)).any():
         return None
-    is_relu, data = w.is_unsigned or w.meets_relu, w.carry(w.input(0))
+    is_relu, data = w.meets_relu, w.carry(w.input(0))
     offset, zero_point = (np.zeros(1), 0) if is_relu else _offset(shifts)
     if data is None or offset is None:
         return None
@@ -238,20 +238,33 @@ def linear(w: _ByteWriter) -> _Carrier | ir.Value | None:
     total = w.emit("MatMulInteger", [plan.data.value, weight, *zeros])
     if plan.bias.any():
         total = w.emit("Add", [total, w.initializer(plan.bias, np.int32, "bias")])
-    real = w.emit("Cast", [total], to=int(FLOAT))
-    real = w.emit("Mul", [real, w.initializer(plan.scale, np.float32, "factor")])
+    factor = w.initializer(plan.scale, np.float32, "factor")
+    real = w.emit("Mul", [w.emit("Cast", [total], to=int(FLOAT)), factor])
     return plan.finish(w, w.emit("QuantizeLinear", [real, w.one(), w.zero_point(plan.zero_point)]))
 
 
 def add(w: _ByteWriter) -> _Carrier | ir.Value | None:
-    """DequantizeLinear of both, Add, QuantizeLinear."""
+    """DequantizeLinear of both, Add, QuantizeLinear; before it, operands that would be rounded beside another are rounded alone."""
     ratios = [w.attributes["scale_o"] / w.attributes[name] for name in ("scale_x", "scale_y")]
-    has_rounding, is_relu = min(ratios) < 1, w.is_unsigned or w.meets_relu
-    is_exact = max(ratios) == 1 and min(ratios) >= _SMALLEST_RATIO if has_rounding else max(ratios) <= _LARGEST_RATIO
-    if not is_exact or (w.carrier_of(w.input(0)) is None and w.carrier_of(w.input(1)) is None):
+    is_exact = _SMALLEST_RATIO <= min(ratios) <= max(ratios) <= _LARGEST_RATIO
+    if not is_exact or not any(map(w.carrier_of, (w.input(0), w.input(1)))):
         return None
-    x, y = w.carry(w.input(0)), w.carry(w.input(1))
-    return None if x is None or y is None else _sum(w, (x, y), ratios, is_relu=is_relu)
+    operands = [w.carry(w.input(0)), w.carry(w.input(1))]
+    while min(ratios) < 1 and not (max(ratios) == 1 and min(ratios) >= _SMALLEST_BESIDE):
+        place = ratios.index(min(ratios))
+        operands[place], ratios[place] = _rounded(w, operands[place], ratios[place]), 1.0
+    x, y = operands
+    return None if x is None or y is None else _sum(w, (x, y), ratios, is_relu=w.meets_relu)
+
+
+def _rounded(w: _ByteWriter, x: _Carrier | None, ratio: float) -> _Carrier | None:
+    """The carrier of a coarser tensor, by a factor that is a little too large."""
+    if x is None:
+        return None
+    factor = w.initializer(ratio * (1.0 + _SUM_LIFT), np.float32, "factor")
+    real = w.emit("Mul", [w.emit("Cast", [x.value], to=int(FLOAT)), factor])
+    zero_point = w.zero_point(x.zero - int(x.zero * ratio))
+    return replace(x, value=w.emit("QuantizeLinear", [real, w.one(), zero_point]))
 
 
 def _sum(
@@ -325,10 +338,9 @@ def quant(w: _ByteWriter) -> _Carrier | ir.Value | None:
     """The product and the sum in float32, rounded; QuantizeLinear saturates it, and makes it a carrier for those that read one."""
     if not any(is_dialect(reader) and byte_form(reader) for reader in w.node.outputs[0].consumers()):
         return None
-    real = w.emit("Mul", [w.input(0), w.initializer(w.attributes["scale_x"], np.float32, "factor")])
-    rounded = w.emit("Floor", [w.emit("Add", [real, w.initializer(0.5, np.float32, "half")])])
-    zero = 0 if w.is_unsigned else MIDDLE
-    return w.finish(w.emit("QuantizeLinear", [rounded, w.one(), w.zero_point(zero)]), zero)
+    real, zero = w.initializer(w.attributes["scale_x"], np.float32, "factor"), 0 if w.is_unsigned else MIDDLE
+    total = w.emit("Add", [w.emit("Mul", [w.input(0), real]), w.initializer(0.5, np.float32, "half")])
+    return w.finish(w.emit("QuantizeLinear", [w.emit("Floor", [total]), w.one(), w.zero_point(zero)]), zero)
 
 
 def dequant(w: _ByteWriter) -> ir.Value | None:
@@ -360,7 +372,8 @@ def _entries(w: _ByteWriter, x: ir.Value, table: NDArray[Any], offset: int) -> i
     sizes than they compute, and before opset 14, if a size other than the first may be 0.
     """
     entries = w.initializer(table, table.dtype.type, "table")
-    can_reshape = w.has_sure_shapes and (w.opset >= _ZERO_OPSET or _is_never_empty(x.shape))
+    is_never_empty = x.shape is not None and all(isinstance(size, int) and size > 0 for size in list(x.shape)[1:])
+    can_reshape = w.has_sure_shapes and (w.opset >= _ZERO_OPSET or is_never_empty)
     flat = w.emit("Reshape", [x, w.initializer([-1], np.int64, "flat")]) if can_reshape else x
     index = w.emit("Cast", [flat], to=int(INT32))
     if offset:
@@ -369,11 +382,6 @@ def _entries(w: _ByteWriter, x: ir.Value, table: NDArray[Any], offset: int) -> i
         return w.emit("Gather", [entries, index], axis=0)
     keeps_zeros = {"allowzero": 1} if w.opset >= _ZERO_OPSET else {}
     return w.emit("Reshape", [w.emit("GatherElements", [entries, index], axis=0), w.emit("Shape", [x])], **keeps_zeros)
-
-
-def _is_never_empty(shape: ir.Shape | None) -> bool:
-    """Whether every axis behind the first is known to have numbers."""
-    return shape is not None and all(isinstance(size, int) and size > 0 for size in list(shape)[1:])
 
 
 FORMS: Mapping[str, Form] = {
@@ -400,23 +408,19 @@ def byte_form(node: ir.Node) -> tuple[Form, dict[str, Any]] | None:
         is_narrow = attributes.get("o_bits", _BYTE_BITS) <= _WORD_BITS and types <= _NARROW
         return (lookup, attributes) if is_narrow else None
     form = FORMS.get(op.float_op or "")
-    kinds = {"is_variadic": op.is_variadic, "is_real": bool(op.real_inputs)}
-    is_written = form is not None and op.platform is None and _is_of_bytes(node, attributes, **kinds)
-    return (form, attributes) if is_written and form is not None else None
+    return (form, attributes) if form and op.platform is None and _is_of_bytes(node, op, attributes) else None
 
 
-def _is_of_bytes(node: ir.Node, attributes: Mapping[str, Any], *, is_variadic: bool, is_real: bool) -> bool:
+def _is_of_bytes(node: ir.Node, op: Op, attributes: Mapping[str, Any]) -> bool:
     """Whether a node has 8 bits everywhere, but for real numbers where it reads such, and scales that are powers of two."""
     scales = (value for name, value in attributes.items() if name.startswith("scale_"))
     widths = [attributes.get(name, _BYTE_BITS) for name in ("o_bits", "data_bits", "parameter_bits")]
-    data = node.inputs if is_variadic else node.inputs[:2]
-    types = {getattr(value, "dtype", None) for value in data}
-    has_bytes = {ir.DataType.UINT8, ir.DataType.INT8}.issuperset(types) or (is_real and types == {ir.DataType.FLOAT})
+    types = {getattr(value, "dtype", None) for value in (node.inputs if op.is_variadic else node.inputs[:2])}
+    has_bytes = types == {FLOAT} if op.real_inputs else types <= {ir.DataType.UINT8, ir.DataType.INT8}
     return widths[0] == max(widths) == _BYTE_BITS and has_bytes and all(map(is_power_of_two, scales))
 
 
 _NARROW = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16})
-
 
 OLDEST_OPSET = 12
 """Clip and MaxPool take bytes from here on."""
@@ -426,7 +430,7 @@ _MOVES = frozenset({"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "
 
 
 def write_byte_layers(model: ir.Model, *, is_saturating: bool = True, is_normal: bool = False) -> list[str]:
-    """Replace dialect nodes of 8 bits by integer kernels; run `expand_dialect` or `attach_functions` afterwards for the rest.
+    """Replace dialect nodes of 8 bits by integer kernels and name them; `expand_dialect` or `attach_functions` then do the rest.
 
     Leaves: the model in its normal form, and no more than that below opset 12.
 
@@ -434,9 +438,6 @@ def write_byte_layers(model: ir.Model, *, is_saturating: bool = True, is_normal:
         model: Edited in place.
         is_saturating: Whether the file must be exact on CPUs whose kernels saturate when they multiply unsigned by signed bytes.
         is_normal: Whether the model is in normal form already.
-
-    Returns:
-        The dialect nodes that were replaced.
     """
     if not is_normal:
         bring_to_normal_form(model)
@@ -552,20 +553,19 @@ class _Layers:
 
     def _moved(self, value: ir.Value, name: str) -> ir.Value:
         maker, graph = value.producer(), self.model.graph
-        real = ir.node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, name=self.names.choose(f"{value.name}/real"))
-        real.outputs[0].name = real.name
-        writer = FormWriter(real, {}, names=self.names)
-        scale = writer.initializer(1.0, np.float32, "scale")
-        zero = writer.initializer(MIDDLE, np.uint8, "zero_point")
-        moved = ir.node("QuantizeLinear", [real.outputs[0], scale, zero], name=name)
-        result = moved.outputs[0]
+        writer = FormWriter(ir.node("Identity", [value]), {}, names=self.names)
+        writer.node.outputs[0].name = name
+        real = writer.emit("Cast", [value], to=int(ir.DataType.FLOAT))
+        offset = [writer.initializer(1.0, np.float32, "scale"), writer.initializer(MIDDLE, np.uint8, "zero_point")]
+        result = writer.emit("QuantizeLinear", [real, *offset])
         result.name, result.type, result.shape = name, ir.TensorType(ir.DataType.UINT8), value.shape
+        writer.node.replace_input_with(0, None)
         for initializer in writer.initializers:
             graph.register_initializer(initializer)
         if maker is None:
-            graph.insert_before(graph[0], [real, moved])
+            graph.insert_before(graph[0], writer.nodes)
         else:
-            graph.insert_after(maker, [real, moved])
+            graph.insert_after(maker, writer.nodes)
         return result
 
     def _restore(self) -> None:
@@ -585,10 +585,10 @@ class _Layers:
     def _make_signed(self, node: ir.Node, output: ir.Value, carrier: _Carrier) -> None:
         assert carrier.is_limited  # else the one reader, a ReLU, was written too
         writer = FormWriter(node, {}, names=self.names)
-        scale = writer.initializer(1.0, np.float32, "signed_scale")
-        zero = writer.initializer(carrier.zero, np.uint8, "signed_zero_point")
-        real = writer.emit("DequantizeLinear", [carrier.value, scale, zero])
-        signed = writer.emit("Cast", [real], to=int(ir.DataType.INT8))
+        zero = [writer.initializer(1.0, np.float32, "scale"), writer.initializer(carrier.zero, np.uint8, "zero_point")]
+        signed = writer.emit(
+            "Cast", [writer.emit("DequantizeLinear", [carrier.value, *zero])], to=int(ir.DataType.INT8)
+        )
         writer.put(self.model)
         _stand_in(output, signed)
 
