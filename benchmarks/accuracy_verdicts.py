@@ -145,7 +145,9 @@ def _of_falls(cells: Any) -> Iterator[Verdict]:
             continue
         found = getattr(worst, key)
         several = sum(getattr(fall, key) > limit for fall in every)
-        count = f"; {several} of {len(every)} miss it" if several else ""
+        farther = sum(getattr(fall, key) > limit and fall.db > 0 < fall.parts for fall in every)
+        by_both = f", {farther} of them by a fall of the outputs and of the metric" if farther < several else ""
+        count = f"; {several} of {len(every)} miss it{by_both}" if several else ""
         yield text, f"{found + 0.0:.2f} ({worst.where}{count})", "met" if found <= limit else "MISSED"
 
 

@@ -331,6 +331,7 @@ _METHODS: tuple[Mapping[str, str], ...] = (
 _TOGETHER: Mapping[str, str] = {"weights": "mse", "outputs": "topk"}
 """What helps most networks together, tried as one: one of them alone may lose, and greed would never see what both gain."""
 
+_ANY_TENSOR = 3  # times as long as of weights alone a search of all tensors takes, about
 _WIDE_LAYERS = 6  # at most so many layers get 16-bit weights at first
 GAIN_DB = 10.0
 """What wider tensors should gain where no goal is given."""
@@ -437,12 +438,12 @@ def _was_kept(session: Search, name: str) -> bool:
 
 def _mixed(session: Search, base: str) -> Iterator[Step]:
     """Wider tensors first: scales and biases that were fitted to narrow ones would hide what wide ones gain."""
-    branches = [base, *([EQUALIZED] * (EQUALIZED in session.branches))]
-    for branch in branches:
+    for branch in _by_error(session, base, EQUALIZED):
         yield from _ranges(session, branch)
+    branches = _by_error(session, base, EQUALIZED)  # a short budget widens the nearest alone
     goal = session.goal if session.goal is not None else round(session.best.score.db + GAIN_DB, 1)
     for branch in branches:
-        if branch == base or _leaves_time(session, branch, "find_bits", "correct_biases"):
+        if branch == branches[0] or _leaves_time(session, branch, "find_bits", "correct_biases"):
             yield from _widened(session, branch, goal)
             yield Step("headroom", branch, branch, {"bits": 2})
             yield Step("correct_biases", branch, branch)
@@ -478,7 +479,7 @@ def _widened(session: Search, branch: str, goal: float | str) -> Iterator[Step]:
     yield Step("find_bits", branch, branch, settings | {"widen": ["weights"]})
     after = session.branches[branch]
     is_enough = session.is_reached(after) if session.is_reached is not None else after.score.db >= float(goal)
-    if not is_enough and _leaves_time(session, branch, "find_bits", "correct_biases"):
+    if not is_enough and _leaves_time(session, branch, *["find_bits"] * _ANY_TENSOR, "correct_biases"):
         yield Step("find_bits", branch, branch, settings)
 
 
