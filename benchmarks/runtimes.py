@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -206,7 +205,7 @@ def loads_of(network: Prepared, folder: Path) -> tuple[dict[str, Load], dict[str
             load()(network.samples[:1])()
         except Exception as error:  # a runtime that fails is a row, and the others go on
             reasons[title] = f"{type(error).__name__}: {error}"
-            if title in (FLOAT, *LINGERS, STATIC):
+            if title == FLOAT:  # there is nothing to compare with
                 raise
         else:
             loads[title] = load
@@ -223,10 +222,10 @@ def measure(title: str, rounds: int) -> list[Row]:
         ways = {way: load() for way, load in loads.items()}
         outputs = {way: _outputs(ready, network.samples) for way, ready in ways.items()}
         times = _times({way: ready(network.samples[:1]) for way, ready in ways.items()}, rounds)
-        load_times = samples({way: loads[way] for way in LOADED if way in loads}, rounds=max(3, rounds // 3))
+        load_times = samples({way: loads[way] for way in LOADED if way in loads}, rounds=max(3, rounds // 10))
         return [
             *time_rows(title, times, reasons),
-            *exactness_rows(title, network, outputs),
+            exactness_row(title, network, outputs),
             *_quality_rows(title, outputs),
             *_load_rows(title, load_times),
         ]
@@ -260,7 +259,7 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 def time_rows(title: str, times: Mapping[str, list[float]], reasons: Mapping[str, str]) -> Iterator[Row]:
     bars = BARS[title]
-    yield spread_of(f"{title}: milliseconds of {FLOAT}", [1e3 * seconds for seconds in times[FLOAT]], unit="ms")
+    yield spread_of(f"{title}: time of {FLOAT}", [1e3 * seconds for seconds in times[FLOAT]], unit="ms")
     for way in WAYS:
         claim, bar = f"{title}: time of {way}", bars.of(way)
         if way in reasons:
@@ -269,16 +268,21 @@ def time_rows(title: str, times: Mapping[str, list[float]], reasons: Mapping[str
             versions = ", ".join(f"{package} {version(package)}" for package in WAYS[way].packages)
             yield ratio_of(claim, times, way, base=FLOAT, bar=bar, detail=versions)
     if bars.session_to_static is not None:
-        claim = f"{title}: {SESSION} / {STATIC}"
-        yield ratio_of(claim, times, SESSION, base=STATIC, bar=bars.session_to_static)
+        yield _ratio(f"{title}: {SESSION} / {STATIC}", times, STATIC, bars.session_to_static)
 
 
-def exactness_rows(title: str, network: Prepared, outputs: Mapping[str, Array]) -> Iterator[Row]:
+def exactness_row(title: str, network: Prepared, outputs: Mapping[str, Array]) -> Row:
     """Numbers of linger's ways that are not those of the torch simulation."""
+    claim, missing = (
+        f"{title}: outputs of linger that differ from torch",
+        [way for way in LINGERS if way not in outputs],
+    )
+    if missing:
+        return not_measured(claim, f"{'; '.join(missing)} did not run", bar=0)
     expected = {way: _flat(network.integers[numbers].simulation) for way, numbers in LINGERS.items()}
     differing = {way: int(np.count_nonzero(_flat(outputs[way]) != y)) for way, y in expected.items()}
     detail = f"of {expected[SESSION].size} each: " + "; ".join(f"{way}: {count}" for way, count in differing.items())
-    yield Row(f"{title}: outputs of linger that differ from torch", sum(differing.values()), 0, detail=detail, unit="")
+    return Row(claim, sum(differing.values()), 0, detail=detail, unit="")
 
 
 def _quality_rows(title: str, outputs: Mapping[str, Array]) -> Iterator[Row]:
@@ -297,8 +301,15 @@ def _flat(outputs: Array) -> Array:
 def _load_rows(title: str, times: Mapping[str, list[float]]) -> Iterator[Row]:
     for way, seconds in times.items():
         yield spread_of(f"{title}: load of {way}", [1e3 * own for own in seconds], unit="ms")
-    claim = f"{title}: loading {SESSION} / {STANDARD}"
-    yield ratio_of(claim, times, SESSION, base=STANDARD, bar=LOAD_BAR)
+    yield _ratio(f"{title}: loading {SESSION} / {STANDARD}", times, STANDARD, LOAD_BAR)
+
+
+def _ratio(claim: str, times: Mapping[str, list[float]], base: str, bar: float) -> Row:
+    """The Session against another way, where both run."""
+    missing = [way for way in (SESSION, base) if way not in times]
+    if missing:
+        return not_measured(claim, f"{'; '.join(missing)} did not run", bar=bar)
+    return ratio_of(claim, times, SESSION, base=base, bar=bar)
 
 
 def rows(options: argparse.Namespace) -> list[Row]:
@@ -307,17 +318,17 @@ def rows(options: argparse.Namespace) -> list[Row]:
     for title in ALL_CASES:
         if options.only in title:
             with ProcessPoolExecutor(1, mp_context=context) as pool:
-                try:
-                    own = pool.submit(measure, title, options.rounds).result()
-                except BrokenProcessPool as error:  # a runtime has ended the process
-                    own = [not_measured(f"{title}: all ways", str(error), bar=0)]
+                future = pool.submit(measure, title, options.rounds)
+                error = future.exception()  # a runtime may also have ended the process
+            reason = f"{type(error).__name__}: {error}"
+            own = [not_measured(f"{title}: all ways", reason, bar=0)] if error else future.result()
             print("\n".join(map(str, own)), file=sys.stderr, flush=True)
             found += own
     return found
 
 
 def main() -> None:
-    arguments = parser(__doc__, rounds=31)
+    arguments = parser(__doc__, rounds=101)
     arguments.add_argument("--only", default="", help="part of a network's title")
     report(rows, arguments)
 

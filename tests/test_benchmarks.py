@@ -146,12 +146,14 @@ def test_runtime_that_is_missing_is_a_row():
 def test_outputs_that_differ_from_the_simulation_are_counted(tmp_path):
     network = file_networks.prepared(file_networks.Case(file_networks.RecurrentNet, (2, 64)), tmp_path, ("dialect",))
     right = {way: network.integers[numbers].simulation[:, None] for way, numbers in runtimes.LINGERS.items()}
-    (same,) = runtimes.exactness_rows("net", network, right)
+    same = runtimes.exactness_row("net", network, right)
     wrong = right[runtimes.C_AVX2].copy()
     wrong.flat[5] += 1 / 128
-    (other,) = runtimes.exactness_rows("net", network, right | {runtimes.C_AVX2: wrong})
+    other = runtimes.exactness_row("net", network, right | {runtimes.C_AVX2: wrong})
     assert (same.figure, same.is_within, other.figure, other.is_within) == (0, True, 1, False)
     assert "linger's C, -mavx2: 1;" in other.detail
+    right.pop(runtimes.SESSION)
+    assert runtimes.exactness_row("net", network, right).verdict == "not measured"
 
 
 def test_script_beside_other_runtimes_has_their_environment_and_runs_without(monkeypatch):
