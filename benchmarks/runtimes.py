@@ -286,11 +286,12 @@ def exactness_row(title: str, network: Prepared, outputs: Mapping[str, Array]) -
 
 
 def _quality_rows(title: str, outputs: Mapping[str, Array]) -> Iterator[Row]:
+    """Signal to noise in decibels; none where the numbers are those of float32, as of an LSTM that is left as it was."""
     real = _flat(outputs[FLOAT]).astype(np.float64)
     for way, found in outputs.items():
-        if way != FLOAT:
-            noise = np.square(_flat(found) - real).sum()
-            decibels = 10 * math.log10(np.square(real).sum() / noise) if noise else math.inf
+        noise = np.square(_flat(found) - real).sum()
+        if noise:
+            decibels = 10 * math.log10(np.square(real).sum() / noise)
             yield Row(f"{title}: SNR of {way}", round(decibels, 2), unit="dB")
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import file_networks
+import growth
 import pytest
 import run
 import runtimes
@@ -154,6 +155,13 @@ def test_outputs_that_differ_from_the_simulation_are_counted(tmp_path):
     assert "linger's C, -mavx2: 1;" in other.detail
     right.pop(runtimes.SESSION)
     assert runtimes.exactness_row("net", network, right).verdict == "not measured"
+
+
+def test_sizes_that_grow_are_each_twice_the_one_before():
+    for family in growth.FAMILIES:
+        sizes = list(family.cases)
+        assert [size / sizes[0] for size in sizes] == [1, 2, 4, 8], family.title
+    assert {n: height * width / 16 for n, (height, width) in growth.TOKENS.items()} == {n: n for n in growth.TOKENS}
 
 
 def test_script_beside_other_runtimes_has_their_environment_and_runs_without(monkeypatch):
