@@ -11,6 +11,7 @@ their rows say that they are missing.
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import multiprocessing
 import statistics
@@ -215,6 +216,7 @@ def loads_of(network: Prepared, folder: Path) -> tuple[dict[str, Load], dict[str
 def measure(title: str, rounds: int) -> list[Row]:
     """All rows of a network."""
     torch.set_num_threads(1)
+    logging.getLogger().setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         network = prepared(ALL_CASES[title], folder)
