@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,18 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
-from file_networks import CASES, Case, float_file, one_thread, quantized_files, stock_session
+from file_networks import (
+    CASES,
+    RECURRENT,
+    RECURRENT_CASE,
+    Case,
+    float_file,
+    one_thread,
+    quantized_files,
+    stock_session,
+)
 from interleaved import samples
+from numpy.typing import NDArray
 from rows import Row, not_measured, parser, ratio_of, report
 from torch import nn
 
@@ -56,23 +66,6 @@ def digits_net() -> nn.Module:
     example = runpy.run_path(f"{folder}/01_digits.py")
     made: nn.Module = example["DigitsNet"]()
     return made
-
-
-class RecurrentNet(nn.Module):
-    """An LSTM that returns the states of all steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(64, 64, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The states of all steps, without the last ones."""
-        y: torch.Tensor = self.lstm(x)[0]
-        return y
-
-
-RECURRENT = "LSTM 64→64, 50 steps"
-RECURRENT_CASE = Case(RecurrentNet, (50, 64))
 
 
 def dense_layers() -> nn.Module:
@@ -112,14 +105,26 @@ FILE_BAR = 1.0
 """The ratio of C to linger's file as it is written that must not be exceeded."""
 
 
-def library(folder: Path) -> ctypes.CDLL:
+def library(folder: Path, flags: Sequence[str] = NATIVE) -> Path:
     """The exported program as a shared library for this machine."""
-    made = folder / "network.so"
+    made = folder / f"network{len(list(folder.glob('*.so')))}.so"
     sources = [
         str(folder / file) for file in json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["sources"]
     ]
-    subprocess.run(["cc", *NATIVE, "-shared", "-fPIC", "-o", str(made), *sources], check=True)
-    return ctypes.CDLL(str(made))
+    subprocess.run(["cc", *flags, "-shared", "-fPIC", "-o", str(made), *sources], check=True)
+    return made
+
+
+def bound(made: Path, shape: Sequence[int], x: NDArray[np.float32]) -> Callable[[], NDArray[np.float32]]:
+    """A run of a compiled network on a sample; it gives the same array each time."""
+    run, y = ctypes.CDLL(str(made)).network_run, np.empty(shape, np.float32)
+    arrays = [array.ctypes.data_as(ctypes.c_void_p) for array in (np.ascontiguousarray(x), y)]
+
+    def once() -> NDArray[np.float32]:
+        run(*arrays)
+        return y
+
+    return once
 
 
 def on_this_machine(rounds: int, chosen: str) -> Iterator[Row]:
@@ -135,7 +140,7 @@ def _network(title: str, case: Case, folder: Path, rounds: int) -> Iterator[Row]
     begin, children = time.process_time(), _child_seconds()
     export(path, folder / "c", name="network")
     yield Row(f"export as C, {title}", time.process_time() - begin, unit="s")
-    run = library(folder / "c").network_run
+    made = library(folder / "c")
     yield Row(f"compilation with {' '.join(NATIVE[1:])}, {title}", _child_seconds() - children, unit="s")
     x = np.random.default_rng(1).standard_normal((1, *case.size)).astype(np.float32)
     sessions = {
@@ -146,9 +151,9 @@ def _network(title: str, case: Case, folder: Path, rounds: int) -> Iterator[Row]
     variants: dict[str, Callable[[], Any]] = {
         name: partial(session.run, None, {session.get_inputs()[0].name: x}) for name, session in sessions.items()
     }
-    y = np.empty(sessions["file"].get_outputs()[0].shape, np.float32)
-    variants["C"] = partial(run, x.ctypes.data_as(ctypes.c_void_p), y.ctypes.data_as(ctypes.c_void_p))
+    variants["C"] = bound(made, sessions["file"].get_outputs()[0].shape, x)
     times = samples(variants, rounds=rounds, warm_up=3)
+    y = variants["C"]()
     differing = np.count_nonzero(y.reshape(-1) != variants["file"]()[0].reshape(-1))
     same = f"{differing} of {y.size} differ"
     yield ratio_of(f"C / float32 file, {title}", times, "C", base="float32", bar=BARS[title])

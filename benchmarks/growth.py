@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How costs grow: fitted exponents of CPU time against nodes, bytes, layers, channels, batch and sequence length.
+"""How costs grow: fitted exponents of CPU time against nodes, bytes, layers, channels, batch, sequence length and tokens.
 
 Each cost is measured at four sizes, the next twice the one before, in turn in one run; process CPU time, one thread. A round
 gives one exponent: the slope of the logarithm of the time over that of the size, by least squares, with nothing subtracted.
 The figure is the median of the rounds. The bar is the natural order, 1 (2 for channels, since a convolution multiplies both
 of its sides), and 0.15 for noise: over sizes in steps of two the slope is off by the deviation of the logarithms divided by
-√5·ln 2 = 1.55, times on a shared machine deviate by about 8 %, and three times that is 0.15.
+√5·ln 2 = 1.55, times on a shared machine deviate by about 8 %, and three times that is 0.15. Of networks on a microcontroller
+the instructions of one run are counted instead.
 """
 
 from __future__ import annotations
@@ -15,18 +16,29 @@ import gc
 import io
 import math
 import statistics
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
+from c_speed import bound, library
+from file_networks import Case, RecurrentNet, ViT, one_thread, quantized_files, stock_session
 from repair import Builder, damaged_graph
-from rows import Row, parser, report, spread_of
+from rows import Row, not_measured, parser, report, spread_of
 from torch import Tensor, nn
 
 import linger
+from linger.c.exporter import export
+from linger.c.program import build
+from linger.c.toolchains import toolchain
+from linger.errors import LingerError
 from linger.graph.lowering.bodies import attach_functions
 
 TOLERANCE = 0.15
@@ -189,6 +201,94 @@ def _export(model: nn.Module, x: Tensor) -> None:
         linger.onnx.export(model, (x,), io.BytesIO())
 
 
+@dataclass(frozen=True)
+class Family:
+    """One network at several sizes: what grows, the natural order, and how often a measurement runs it."""
+
+    title: str
+    cases: Mapping[int, Case]
+    order: int = 1
+    repeats: int = 20
+
+
+TOKENS = {16: (16, 16), 32: (16, 32), 64: (32, 32), 128: (32, 64)}
+"""Tokens of a ViT, and the pictures that have so many patches."""
+
+RECURRENT = {"an LSTM": RecurrentNet, "a GRU": partial(RecurrentNet, nn.GRU)}
+FAMILIES = (
+    *(Family(f"{name} / sequence length", {n: Case(make, (n, 64)) for n in STEPS}) for name, make in RECURRENT.items()),
+    Family("a ViT / tokens", {n: Case(partial(ViT, size, 64, 2), (3, *size)) for n, size in TOKENS.items()}, order=2),
+    Family("convolutions / channels", {n: Case(partial(convolutions, 2, n), (n, 16, 16)) for n in CHANNELS}, order=2),
+    Family("convolutions / layers", {n: Case(partial(convolutions, n, 32), (32, 16, 16)) for n in LAYERS}),
+)
+"""Networks that are run; attention multiplies every token with every other one."""
+
+LOAD = "load of linger.Session"
+CORE, CORE_STEPS = "cortex-m4", (10, 20, 40, 80)
+
+
+def deployment_rows(rounds: int) -> list[Row]:
+    """What it takes to run a network, and to load it."""
+    found = []
+    for family in FAMILIES:
+        with tempfile.TemporaryDirectory() as temporary:
+            ways: dict[str, dict[int, Callable[[], object]]] = {}
+            for size, case in family.cases.items():
+                for way, action in _ways(case, Path(temporary) / str(size)).items():
+                    ways.setdefault(way, {})[size] = action
+            for way, actions in ways.items():
+                is_load = way == LOAD
+                if is_load and family.order > 1:
+                    continue  # what it takes depends on nodes and steps
+                repeats = 1 if is_load else family.repeats
+                claim = f"{way}, {family.title}"
+                found.append(grown(claim, actions, rounds=rounds, order=family.order, repeats=repeats))
+    return found
+
+
+def _ways(case: Case, folder: Path) -> dict[str, Callable[[], object]]:
+    """A network in a Session, in stock ONNX Runtime and as C, and what loads the Session."""
+    folder.mkdir()
+    files = quantized_files(case, folder, ("dialect", "standard"))
+    x = np.random.default_rng(1).standard_normal((1, *case.size)).astype(np.float32)
+    load = partial(linger.Session, files["dialect"], one_thread())
+    session, stock = load(), stock_session(files["standard"])
+    made = library(export(files["dialect"], folder / "c", name="network"))
+    return {
+        "linger.Session": _run(session, x),
+        "standard file in ONNX Runtime": _run(stock, x),
+        "C": bound(made, stock.get_outputs()[0].shape, x),
+        LOAD: load,
+    }
+
+
+def _run(session: Any, x: Any) -> Callable[[], object]:
+    return partial(session.run, None, {session.get_inputs()[0].name: x})
+
+
+def device_rows() -> Iterator[Row]:
+    """Instructions of recurrent networks on a core, against the sequence length; a count has no spread."""
+    for name, make in RECURRENT.items():
+        claim = f"instructions on {CORE}, {name} / sequence length"
+        try:
+            counts = {steps: _instructions(Case(make, (steps, 64))) for steps in CORE_STEPS}
+        except LingerError as error:
+            yield not_measured(claim, str(error), bar=1 + TOLERANCE)
+            continue
+        shown = ", ".join(f"{steps}: {count:,}" for steps, count in counts.items())
+        slope = exponent(list(counts), list(counts.values()))
+        yield Row(claim, slope, 1 + TOLERANCE, detail=f"natural order 1; {shown}", unit="")
+
+
+def _instructions(case: Case) -> int:
+    toolchain(CORE).require_emulator()
+    with tempfile.TemporaryDirectory() as temporary:
+        (path,) = quantized_files(case, Path(temporary)).values()
+        x = np.random.default_rng(1).integers(-100, 100, (1, *case.size)).astype(np.int8)
+        with build(export(path, Path(temporary) / "c", name="network"), target=CORE) as program:
+            return program.instructions({program.get_inputs()[0].name: x}, quantized=True)
+
+
 def rows(options: argparse.Namespace) -> list[Row]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -197,6 +297,8 @@ def rows(options: argparse.Namespace) -> list[Row]:
         checkpoint_row(options.rounds),
         *training_rows(options.rounds),
         export_row(options.rounds),
+        *deployment_rows(options.rounds),
+        *device_rows(),
     ]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ TITLES: Mapping[str, str] = {
     "qat_rnn": "Recurrent layers",
     "ddp": "Training on two processes",
     "onnx_file": "Files in ONNX Runtime",
+    "runtimes": "Beside other runtimes",
     "c_speed": "Networks as C",
     "export_time": "Export",
     "repair": "Repair",
@@ -33,6 +35,13 @@ same float network, each in an environment of its own; they do not compute the d
 
 ![The ratios against their bars](results.svg)
 """
+SIDE_BY_SIDE = re.compile(r"([^:]+): (time|SNR|load) of (.+)")
+"""A row that stands in the table of networks and ways: network, what, way."""
+
+SHOWN = ("time", "SNR", "load")
+SIDE_BY_SIDE_TEXT = (
+    "CPU time, as a ratio to the float32 file in ONNX Runtime (quartiles) · signal to noise against float32 · load:\n"
+)
 Rivals = Mapping[str, Sequence[str]]
 """A script → the rivals that are measured on its claims."""
 
@@ -54,8 +63,33 @@ def page(entries: Mapping[str, Any], rivals: Rivals) -> str:
         source = f"`{entry['command']}`, {entry['date']}, linger {entry['machine']['linger']}"
         place = _letter(machines, _machine(entry)).strip(" :")
         parts += [f"## {TITLES.get(name, name)}\n", f"{source}{f', {place}' if place else ''}.\n"]
+        parts += filter(None, [side_by_side(rows_of(entry))])
         parts.append(_table(entry, [(rival, entries[rival]) for rival in rivals[name] if rival in entries]))
     return "\n".join([*parts, "## Rivals\n", _rivals(entries, rivals)])
+
+
+def side_by_side(rows: Sequence[Row]) -> str:
+    """A table of networks and ways to run them, of rows that say "NETWORK: time of WAY", quality and loading in the same cells."""
+    found = {match.groups(): row for row in rows if (match := SIDE_BY_SIDE.fullmatch(row.claim))}
+    networks, ways = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 2))
+
+    def cell(network: str, way: str) -> str:
+        return " · ".join(_in_cell(found[network, what, way]) for what in SHOWN if (network, what, way) in found)
+
+    lines = [[way, *(cell(network, way) for network in networks)] for way in ways]
+    return f"{SIDE_BY_SIDE_TEXT}\n{_lines(['', *networks], lines)}" if found else ""
+
+
+def _in_cell(row: Row) -> str:
+    if row.figure is None:
+        return "not measured"
+    quartiles = f" ({_quartiles(row)})" if row.unit == "×" else ""
+    return f"{'**ABOVE** ' if row.verdict == 'ABOVE' else ''}{_figure(row)}{quartiles}"
+
+
+def _is_in_cell(row: Row) -> bool:
+    """Whether a row without a bar has been shown already."""
+    return row.bar is None and SIDE_BY_SIDE.fullmatch(row.claim) is not None
 
 
 def rows_of(entry: Mapping[str, Any], key: str = "rows") -> list[Row]:
@@ -92,7 +126,10 @@ def _verdicts(entries: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _table(entry: Mapping[str, Any], rivals: Sequence[tuple[str, Any]]) -> str:
-    rows, lower = rows_of(entry), [("AVX2", {"rows": entry["lower"]})] if entry.get("lower") else []
+    rows, lower = (
+        [row for row in rows_of(entry) if not _is_in_cell(row)],
+        [("AVX2", {"rows": entry["lower"]})] if entry.get("lower") else [],
+    )
     columns = ["claim", "figure", "quartiles", "bar", "verdict"]
     columns += [*(["AVX2"] if lower else ()), *(["rivals"] if rivals else ()), "detail"]
     lines = []

@@ -40,7 +40,7 @@ class Row:
     high: float | None = None
     detail: str = ""
     unit: str = "×"
-    """"×" for ratios, "s", "MB", or "" for exponents and counts."""
+    """"×" for ratios, "s", "ms", "MB", "dB", or "" for exponents and counts."""
 
     @property
     def is_within(self) -> bool | None:

@@ -39,11 +39,15 @@ PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
 
 @dataclass(frozen=True)
 class Script:
-    """A script of this folder: its name, whether torch does the work, and the rivals that are measured on its claims."""
+    """A script of this folder: its name, whether torch does the work, and the rivals that are measured on its claims.
+
+    A script that measures linger beside others in one process has their environment, which can run linger too.
+    """
 
     name: str
     is_torch: bool = False
     rivals: tuple[str, ...] = ()
+    has_environment: bool = False
 
 
 SCRIPTS = (
@@ -51,6 +55,7 @@ SCRIPTS = (
     Script("qat_rnn", is_torch=True, rivals=("brevitas",)),
     Script("ddp", is_torch=True),
     Script("onnx_file", rivals=("onnxruntime_static",)),
+    Script("runtimes", has_environment=True),
     Script("c_speed"),
     Script("export_time"),
     Script("repair"),
@@ -120,15 +125,29 @@ def environment(rival: str) -> Path:
     return python
 
 
+def interpreter(script: Script, *, has_rivals: bool) -> list[str]:
+    """What runs a script: this Python, or that of its own environment where it has one and that can be made."""
+    if script.has_environment and has_rivals:
+        try:
+            return ["env", f"PYTHONPATH={REPOSITORY / 'src'}", str(environment(script.name))]
+        except subprocess.CalledProcessError as error:
+            print(f"{script.name} runs without its environment: {_pip_reason(error)}", flush=True)
+    return [sys.executable]
+
+
 def run_rival(rival: str, options: Sequence[str]) -> list[Row]:
     """The rows of a rival; one that cannot be installed or fails is a row too."""
     claim = f"{rival}, all claims"
     try:
         python = environment(rival)
     except subprocess.CalledProcessError as error:
-        reasons = [line for line in error.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
-        return [not_measured(claim, f"cannot be installed: {reasons[0]}")]
+        return [not_measured(claim, f"cannot be installed: {_pip_reason(error)}")]
     return run_script([str(python), "-m", f"rivals.{rival}", *options], claim)
+
+
+def _pip_reason(error: subprocess.CalledProcessError) -> str:
+    reasons = [line for line in error.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
+    return str(reasons[0])
 
 
 def machine() -> dict[str, str]:
@@ -167,7 +186,7 @@ def measure(name: str, options: argparse.Namespace, store: Store) -> bool:
         store.keep(name, rows=rows, command=" ".join([f"python benchmarks/run.py --only {name}", *given]), **here)
         return False
     script = next(script for script in SCRIPTS if script.name == name)
-    command = [sys.executable, f"{name}.py", *given]
+    command = [*interpreter(script, has_rivals=not options.no_rivals), f"{name}.py", *given]
     print(f"\n== {name}", flush=True)
     rows = run_script(command, name)
     lower = []

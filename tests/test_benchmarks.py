@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import file_networks
+import growth
 import pytest
 import run
+import runtimes
 from results_page import draw, page
 from rows import QAT_STEP, Row, measured, not_measured, ratio_of
 from run import FOLDER, RIVALS, SCRIPTS, Store, run_script
@@ -103,6 +106,77 @@ def test_page_lists_what_was_not_measured():
     assert "| qat_step | not measured: no such thing |  |  | not measured |" in text
 
 
+def test_networks_and_ways_of_running_them_are_one_table():
+    rows = [
+        Row("net A: time of x", 0.25, None, 0.2, 0.3, "some ms"),
+        Row("net A: time of y", 1.5, 1.2, 1.4, 1.6, "some more ms"),
+        not_measured("net A: time of z", "no such package"),
+        Row("net A: x / y", 0.2, 1.1),
+        Row("net A: SNR of x", 31.4, unit="dB"),
+        Row("net A: load of x", 2.0, None, 1.0, 3.0, unit="ms"),
+        Row("net B: time of x", 0.5, None, 0.4, 0.6),
+    ]
+    lines = page({"runtimes": entry(*rows)}, BESIDE).splitlines()
+    assert lines[lines.index("|  | net A | net B |") :][2:5] == [
+        "| x | 0.25 × (0.20–0.30) · 31.4 dB · 2.00 ms | 0.50 × (0.40–0.60) |",
+        "| y | **ABOVE** 1.50 × (1.40–1.60) |  |",
+        "| z | not measured |  |",
+    ]
+    claims = [line.split(" | ")[0] for line in lines if line.startswith("| net A")]
+    assert claims == ["| net A: time of y", "| net A: x / y"], "what has no bar has been shown"
+    assert "- net A: time of z: no such package" in lines
+
+
+def test_ways_are_judged_by_the_bars_of_their_network():
+    assert runtimes.BARS.keys() == file_networks.ALL_CASES.keys()
+    assert set(runtimes.LINGERS) < set(runtimes.WAYS)
+    assert all((bars.session is None) != (bars.session_to_static is None) for bars in runtimes.BARS.values())
+
+
+def test_runtime_that_is_missing_is_a_row():
+    elsewhere = [way for way in runtimes.WAYS if way.startswith(("OpenVINO", "LiteRT"))]
+    times = {way: [0.5, 0.5] for way in runtimes.WAYS if way not in elsewhere} | {runtimes.FLOAT: [1.0, 1.0]}
+    reasons = dict.fromkeys(elsewhere, "No module named 'litert_torch'")
+    rows = {row.claim: row for row in runtimes.time_rows(file_networks.SMALL_CNN, times, reasons)}
+    missing = rows[f"{file_networks.SMALL_CNN}: time of LiteRT int8"]
+    assert (missing.figure, missing.detail) == (None, "No module named 'litert_torch'")
+    assert rows[f"{file_networks.SMALL_CNN}: time of linger.Session"].figure == 0.5
+    assert rows[f"{file_networks.SMALL_CNN}: linger.Session / ONNX Runtime static int8"].bar == 1.1
+
+
+def test_outputs_that_differ_from_the_simulation_are_counted(tmp_path):
+    network = file_networks.prepared(file_networks.Case(file_networks.RecurrentNet, (2, 64)), tmp_path, ("dialect",))
+    right = {way: network.integers[numbers].simulation[:, None] for way, numbers in runtimes.LINGERS.items()}
+    same = runtimes.exactness_row("net", network, right)
+    wrong = right[runtimes.C_AVX2].copy()
+    wrong.flat[5] += 1 / 128
+    other = runtimes.exactness_row("net", network, right | {runtimes.C_AVX2: wrong})
+    assert (same.figure, same.is_within, other.figure, other.is_within) == (0, True, 1, False)
+    assert "linger's C, -mavx2: 1;" in other.detail
+    right.pop(runtimes.SESSION)
+    assert runtimes.exactness_row("net", network, right).verdict == "not measured"
+
+
+def test_sizes_that_grow_are_each_twice_the_one_before():
+    for family in growth.FAMILIES:
+        sizes = list(family.cases)
+        assert [size / sizes[0] for size in sizes] == [1, 2, 4, 8], family.title
+    assert {n: height * width / 16 for n, (height, width) in growth.TOKENS.items()} == {n: n for n in growth.TOKENS}
+
+
+def test_script_beside_other_runtimes_has_their_environment_and_runs_without(monkeypatch):
+    script = next(script for script in SCRIPTS if script.name == "runtimes")
+    monkeypatch.setattr(run, "environment", lambda name: Path(f"there/{name}"))
+    assert run.interpreter(script, has_rivals=True)[-1] == "there/runtimes"
+    assert run.interpreter(script, has_rivals=False) == [sys.executable]
+
+    def fail(name):
+        raise subprocess.CalledProcessError(1, "pip", stderr="ERROR: No matching distribution\n")
+
+    monkeypatch.setattr(run, "environment", fail)
+    assert run.interpreter(script, has_rivals=True) == [sys.executable]
+
+
 def test_page_tells_machines_apart():
     entries = {"qat_step": entry(Row("a", 1.0)), "repair": entry(Row("b", 1.0), machine=MACHINE | {"CPU": "another"})}
     text = page(entries, BESIDE)
@@ -162,4 +236,4 @@ def test_rivals_are_pinned_and_bring_no_torch(path):
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
     assert not any(line.startswith("torch==") for line in lines)
-    assert path.stem.removeprefix("requirements-") in RIVALS
+    assert path.stem.removeprefix("requirements-") in (*RIVALS, *(s.name for s in SCRIPTS if s.has_environment))

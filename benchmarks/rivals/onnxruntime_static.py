@@ -27,31 +27,26 @@ CALIBRATION = 8
 """Random pictures, as many as linger's files are calibrated on."""
 
 
-class Pictures(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime.quantization has no types
-    """Hands random pictures to the calibration."""
+class Samples(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime.quantization has no types
+    """Hands samples to the calibration, one after the other."""
 
-    def __init__(self, name: str, size: tuple[int, ...]) -> None:
-        draw = np.random.default_rng(0)
-        self._feeds: Iterator[dict[str, NDArray[np.float32]]] = iter(
-            [{name: draw.standard_normal((1, *size)).astype(np.float32)} for _ in range(CALIBRATION)]
-        )
+    def __init__(self, name: str, samples: NDArray[np.float32]) -> None:
+        self._feeds: Iterator[dict[str, NDArray[np.float32]]] = iter([{name: sample[None]} for sample in samples])
 
     def get_next(self) -> dict[str, NDArray[np.float32]] | None:
-        """The next picture, or None after the last."""
+        """The next sample, or None after the last."""
         return next(self._feeds, None)
 
 
-def quantized_file(case: Case, content: bytes, folder: Path) -> Path:
-    """The float32 file, quantized."""
-    exported, prepared, static = (folder / f"{name}.onnx" for name in ("float", "prepared", "static"))
-    exported.write_bytes(content)
-    quant_pre_process(exported, prepared)
+def quantized_file(content: bytes, samples: NDArray[np.float32], folder: Path, *, per_channel: bool = False) -> Path:
+    """The float32 file, quantized: unsigned activations, signed weights."""
+    prepared, static = prepared_file(content, folder), folder / "static.onnx"
     quantize_static(
         prepared,
         static,
-        Pictures(stock_session(prepared).get_inputs()[0].name, case.size),
+        Samples(stock_session(prepared).get_inputs()[0].name, samples),
         quant_format=QuantFormat.QDQ,
-        per_channel=False,
+        per_channel=per_channel,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         calibrate_method=CalibrationMethod.MinMax,
@@ -59,14 +54,23 @@ def quantized_file(case: Case, content: bytes, folder: Path) -> Path:
     return static
 
 
+def prepared_file(content: bytes, folder: Path) -> Path:
+    """The float32 file as ONNX Runtime wants it before it is quantized: shapes inferred, nodes joined."""
+    exported, prepared = (folder / f"{name}.onnx" for name in ("exported", "prepared"))
+    exported.write_bytes(content)
+    quant_pre_process(exported, prepared)
+    return prepared
+
+
 def static_row(title: str, case: Case, rounds: int) -> Row:
     """The quantized file beside the float32 file that it was made from."""
     x = np.random.default_rng(1).standard_normal((1, *case.size)).astype(np.float32)
     content = float_file(case)
+    pictures = np.random.default_rng(0).standard_normal((CALIBRATION, *case.size)).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         sessions = {
             "float32": stock_session(content),
-            "static": stock_session(quantized_file(case, content, Path(folder))),
+            "static": stock_session(quantized_file(content, pictures, Path(folder))),
         }
     variants = {
         name: (lambda s=session: s.run(None, {s.get_inputs()[0].name: x})) for name, session in sessions.items()
