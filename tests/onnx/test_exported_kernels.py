@@ -72,6 +72,7 @@ def test_no_form_multiplies_unsigned_by_signed_bytes(quantized, form):
 
 @pytest.mark.parametrize("opset", [12, 13])
 @pytest.mark.parametrize("form", ["dialect", "standard", "bare", "qdq"])
+@pytest.mark.thin(every=2)
 def test_no_form_of_other_numbers_does_either(extended, form, opset):
     """With a scale for each channel and activations of 0 … 255: signed weights beside those only within ±64."""
     content = exported(extended, form=form, opset_version=opset)

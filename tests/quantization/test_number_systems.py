@@ -85,6 +85,7 @@ def make(kind=Mixed):
     "how", [{"per_channel": True}, {"unsigned": True}, {"target": "c"}], ids=["channels", "unsigned", "both"]
 )
 @pytest.mark.parametrize("never_negative", [False, True], ids=["signed input", "input from 0 on"])
+@pytest.mark.thin(every=2)
 def test_every_form_has_the_integers_of_torch(images, tmp_path, how, form, never_negative):
     images = images.abs() if never_negative else images
     model = quantized(make(), images, **how)

@@ -284,6 +284,7 @@ def test_networks_that_a_chip_cannot_take_are_refused_with_the_reason(tmp_path, 
 
 
 @pytest.mark.parametrize(("name", "target"), [case for case in CASES if case not in REFUSED], ids=str)
+@pytest.mark.thin(every=2)
 def test_networks_are_accepted_as_they_are(tmp_path, name, target):
     file = written(*calibrated(name, target), tmp_path / "net.onnx")
     assert linger.memory(tmp_path / "net.onnx", target).ok

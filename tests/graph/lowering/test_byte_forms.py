@@ -201,6 +201,7 @@ ROUNDED_ALONE = [(0.5, 0.5), (0.25, 0.5), (2.0**-6, 2.0**-5), (2.0**-7, 1.0), (0
 @pytest.mark.parametrize("relu", [False, True], ids=["signed", "relu"])
 @pytest.mark.parametrize("first_relu", [False, True], ids=["from signed", "from relu"])
 @pytest.mark.parametrize("ratios", RATIOS + ROUNDED_ALONE, ids=str)
+@pytest.mark.thin(every=2)
 def test_every_sum_of_two_bytes_is_exact(ratios, relu, first_relu):
     feeds = {"x": DATA.reshape(256, 1, 1, 1), "y": DATA.reshape(1, 256, 1, 1)}
     for order in ("u, y", "y, u"):
@@ -215,6 +216,7 @@ def test_every_sum_of_two_bytes_is_exact(ratios, relu, first_relu):
 
 @pytest.mark.parametrize("types", ["u u u", "u u s", "u s u", "s u u", "u s s", "s u s", "s s u"])
 @pytest.mark.parametrize("ratios", RATIOS + ROUNDED_ALONE[:4:2], ids=str)
+@pytest.mark.thin(every=2)
 def test_every_sum_with_unsigned_bytes_is_exact(ratios, types):
     """Each of the operands and of the result signed or unsigned: all pairs of bytes, in the kernel's own form."""
     kinds = [{"u": "uint8", "s": "int8"}[each] for each in types.split()]
@@ -286,6 +288,7 @@ def pool_model(kernel, scale_o, kind):
 @pytest.mark.parametrize("kind", ["signed", "relu", "unsigned"])
 @pytest.mark.parametrize("scale_o", [16.0, 8.0, 32.0])
 @pytest.mark.parametrize("kernel", [(2, 2), (1, 3), (2, 3), (7, 7), (8, 8)], ids=str)
+@pytest.mark.thin(every=3)
 def test_every_sum_of_a_window_is_averaged_exactly(kernel, scale_o, kind):
     text, kinds = pool_model(kernel, scale_o, kind), np.uint8 if kind == "unsigned" else np.int8
     model = ir.from_proto(onnx.parser.parse_model(text))

@@ -180,6 +180,7 @@ NETS = {
 
 
 @pytest.mark.parametrize("name", NETS)
+@pytest.mark.thin(every=2)
 def test_memory_is_that_of_the_exported_file(name: str, tmp_path: Path) -> None:
     net, x = NETS[name]
     model = quantized_copy(net.eval(), x)
