@@ -18,6 +18,10 @@ away from it, n ≤ 255 moves it by (n + ½)·2^-23, and rounding by 2^-17: 256�
 reach the tie. Sums above 2^24 are rounded when they become float32; as s ≤ 14, they all saturate. For s ≤ 0 nothing is rounded.
 No step looks at another channel, so each may have a shift of its own; only the zero point is that of all.
 
+*Matrix products with one shift* need no positive sums: the float32 sum is divided by 2^s behind ¼, which lifts ties; for s ≥ 1 sums
+are whole numbers, so nothing reaches a tie from below. float32 holds a sum below 2^24, a bias below 2^22 with its quarter, and their
+sum where it is below 2^22. What is not, is at least 2^22 − ½ also if a sum beyond 2^24 was rounded; divided by at most 2^14 it saturates.
+
 *Sums of two tensors* are written as DequantizeLinear, Add and QuantizeLinear, which ONNX Runtime joins to one kernel. One operand
 at most has a ratio r < 1 to the output, at least 2^-4, and the other's is 1; numbers are then multiples of r. The scales have
 a factor (1 + 2^-12), either both in front of a ReLU or for a result of 0 … 255, where sums below ½ become 0 whatever they are, or
@@ -37,6 +41,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from linger.dialect import Op
 from linger.graph.core.dialects import LARGEST, MIDDLE, OFFSET, PLAIN, POSITIVE, SAFE_WEIGHT
 from linger.graph.core.nodes import (
     all_nodes,
@@ -48,17 +53,16 @@ from linger.graph.core.nodes import (
     opset_of,
     tensor_names,
 )
-from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form, constant_value
+from linger.graph.lowering import row_forms
+from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form, constant_value, state_shapes
 from linger.numeric.fixed import is_power_of_two
-from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.onnx.kernel import OnnxKernel
 from linger.numeric.onnx.products import by_output
-from linger.numeric.onnx.writer import FLOAT, INT32, OnnxValue
+from linger.numeric.onnx.writer import FLOAT, OnnxValue
 
-_LIFT, _SUM_LIFT = 2.0**-23, 2.0**-12
+_LIFT, _SUM_LIFT, _QUARTER = 2.0**-23, 2.0**-12, 0.25
+_LARGEST_BIAS = 2**22
 _LARGEST_SHIFT, _LARGEST_LEFT_SHIFT = 14, 32
-_ZERO_OPSET = 14
-"""From here on a size of 0 in the new shape of a Reshape is a size; before, it stands for the old one."""
 _SMALLEST_RATIO, _LARGEST_RATIO = 2.0**-4, 2.0**8
 _INT32_END = 2**31
 _BYTE_BITS, _WORD_BITS, _BYTE_END = 8, 16, 255
@@ -119,6 +123,14 @@ class _ByteWriter(FormWriter):
     def is_unsigned(self) -> bool:
         """Whether the result has 0 … 255."""
         return self.node.outputs[0].dtype == ir.DataType.UINT8
+
+    def rounded(self, total: ir.Value, bias: NDArray[Any], shift: int, zero: int) -> ir.Value:
+        """⌊(total + bias)/2^shift + ½⌋ + zero of sums in 32 bits, limited to bytes: for a shift up to 14 and a bias below 2^22."""
+        total, added = self.emit("Cast", [total], to=int(FLOAT)), bias + (_QUARTER if shift > 0 else 0.0)
+        if added.any():
+            total = self.emit("Add", [total, self.initializer(added, np.float32, "bias")])
+        scale = self.initializer(2.0**shift, np.float32, "scale")
+        return self.emit("QuantizeLinear", [total, scale, self.zero_point(zero)])
 
     def finish(self, value: ir.Value, zero: int, *, is_limited: bool = True) -> _Carrier | ir.Value:
         """The result itself where it is unsigned; else a carrier, named after the tensor that it stands for."""
@@ -226,7 +238,7 @@ def convolution(w: _ByteWriter) -> _Carrier | ir.Value | None:
 
 
 def linear(w: _ByteWriter) -> _Carrier | ir.Value | None:
-    """MatMulInteger, the bias, one multiplication, QuantizeLinear."""
+    """MatMulInteger, the bias, a multiplication where channels have shifts of their own, QuantizeLinear."""
     plan = _plan(w)
     if plan is None:
         return None
@@ -234,6 +246,11 @@ def linear(w: _ByteWriter) -> _Carrier | ir.Value | None:
     weight = w.initializer(np.ascontiguousarray(plan.weight.T), dtype, "weight")
     zeros = [w.zero_point(plan.data.zero), w.zero_point(plan.weight_zero, dtype)]
     total = w.emit("MatMulInteger", [plan.data.value, weight, *zeros])
+    whole = w.known(2)
+    if whole is not None and np.abs(whole.astype(np.int64)).max(initial=0) < _LARGEST_BIAS and plan.scale.ndim == 0:
+        zero = 0 if plan.is_relu else MIDDLE
+        total = w.rounded(total, whole, int(_shifts(w.attributes)), zero)
+        return w.finish(total, zero, is_limited=not plan.is_relu)
     if plan.bias.any():
         total = w.emit("Add", [total, w.initializer(plan.bias, np.int32, "bias")])
     real = w.emit("Cast", [total], to=int(FLOAT))
@@ -321,42 +338,6 @@ def dequant(w: _ByteWriter) -> ir.Value | None:
     return w.emit("DequantizeLinear", [x.value, step, w.zero_point(x.zero)])
 
 
-def lookup(w: _ByteWriter) -> _Carrier | ir.Value | None:
-    """A table of the op's results for every number of 8 or 16 bits, which the reference computes."""
-    op, x, kind = op_of(w.node), w.carrier_of(w.input(0)), (w.input(0).dtype or ir.DataType.INT8).numpy()
-    low = 0 if x is not None and x.zero == 0 else np.iinfo(kind).min
-    numbers = np.arange(low, np.iinfo(kind).max + 1).astype(kind)
-    table: NDArray[Any] = op.body(NumpyKernel(), numbers, **w.attributes)
-    if x is None or table.dtype != np.int8:
-        source = w.input(0) if x is None else x.value
-        return _entries(w, source, table, 0 if x is not None else -low)
-    zero = 0 if table.min() >= 0 else MIDDLE
-    return w.finish(_entries(w, x.value, (table.astype(np.int16) + zero).astype(np.uint8), 0), zero)
-
-
-def _entries(w: _ByteWriter, x: ir.Value, table: NDArray[Any], offset: int) -> ir.Value:
-    """The entries of a table at x + offset, by GatherElements on a vector: Gather copies every element on its own.
-
-    It is Gather where a shape could not be brought back: in models with pools of `ceil_mode`, for which runtimes infer other
-    sizes than they compute, and before opset 14, if a size other than the first may be 0.
-    """
-    entries = w.initializer(table, table.dtype.type, "table")
-    can_reshape = w.has_sure_shapes and (w.opset >= _ZERO_OPSET or _is_never_empty(x.shape))
-    flat = w.emit("Reshape", [x, w.initializer([-1], np.int64, "flat")]) if can_reshape else x
-    index = w.emit("Cast", [flat], to=int(INT32))
-    if offset:
-        index = w.emit("Add", [index, w.initializer(offset, np.int32, "first")])
-    if not can_reshape:
-        return w.emit("Gather", [entries, index], axis=0)
-    keeps_zeros = {"allowzero": 1} if w.opset >= _ZERO_OPSET else {}
-    return w.emit("Reshape", [w.emit("GatherElements", [entries, index], axis=0), w.emit("Shape", [x])], **keeps_zeros)
-
-
-def _is_never_empty(shape: ir.Shape | None) -> bool:
-    """Whether every axis behind the first is known to have numbers."""
-    return shape is not None and all(isinstance(size, int) and size > 0 for size in list(shape)[1:])
-
-
 FORMS: Mapping[str, Form] = {
     "Conv": convolution,
     "Gemm": linear,
@@ -367,8 +348,10 @@ FORMS: Mapping[str, Form] = {
     "Concat": cat,
     "AveragePool": average_pool,
     "DequantizeLinear": dequant,
+    "Mul": row_forms.scaled,
+    **row_forms.ROW_FORMS,
 }
-"""By the standard op that computes a dialect op on real numbers (`float_op`)."""
+"""By the standard op that computes a dialect op on real numbers (`float_op`); by its own name where there is none."""
 
 
 def byte_form(node: ir.Node) -> tuple[Form, dict[str, Any]] | None:
@@ -378,17 +361,18 @@ def byte_form(node: ir.Node) -> tuple[Form, dict[str, Any]] | None:
     if op.is_pointwise:
         types = {getattr(value, "dtype", None) for value in node.inputs[:1]}
         is_narrow = attributes.get("o_bits", _BYTE_BITS) <= _WORD_BITS and types <= _NARROW
-        return (lookup, attributes) if is_narrow else None
-    form = FORMS.get(op.float_op or "")
-    is_written = form is not None and op.platform is None and _is_of_bytes(node, attributes, is_variadic=op.is_variadic)
+        return (row_forms.lookup, attributes) if is_narrow else None
+    form = FORMS.get(op.float_op or op.name)
+    is_written = form is not None and op.platform is None and _is_of_bytes(node, op, attributes)
     return (form, attributes) if is_written and form is not None else None
 
 
-def _is_of_bytes(node: ir.Node, attributes: Mapping[str, Any], *, is_variadic: bool) -> bool:
-    """Whether a node has 8 bits everywhere, and scales that are powers of two."""
+def _is_of_bytes(node: ir.Node, op: Op, attributes: Mapping[str, Any]) -> bool:
+    """Whether a node has 8 bits everywhere, but in the weight of a normalization, and scales that are powers of two."""
     scales = (value for name, value in attributes.items() if name.startswith("scale_"))
-    widths = [attributes.get(name, _BYTE_BITS) for name in ("o_bits", "data_bits", "parameter_bits")]
-    data = node.inputs if is_variadic else node.inputs[:2]
+    names = ("o_bits", "data_bits") if op.normalizes else ("o_bits", "data_bits", "parameter_bits")
+    widths = [attributes.get(name, _BYTE_BITS) for name in names]
+    data = node.inputs if op.is_variadic else node.inputs[: 1 if op.normalizes else 2]
     has_bytes = {ir.DataType.UINT8, ir.DataType.INT8}.issuperset(getattr(value, "dtype", None) for value in data)
     return widths[0] == max(widths) == _BYTE_BITS and has_bytes and all(map(is_power_of_two, scales))
 
@@ -442,6 +426,8 @@ class _Layers:
         self.has_sure_shapes = not any(mode is not None and mode.value for mode in windows)
 
     def write(self) -> None:
+        if self.has_sure_shapes:
+            state_shapes(self.model, [node.inputs[0] for node in self.model.graph if self._needs_shape(node)])
         for node in list(self.model.graph):
             if not self._is_free(node):
                 continue
@@ -450,6 +436,12 @@ class _Layers:
             elif node.domain == "" and node.op_type in _MOVES:
                 self._move(node)
         self._restore()
+
+    def _needs_shape(self, node: ir.Node) -> bool:
+        """Whether a node has a form that depends on the shape of its first input."""
+        form = byte_form(node) if is_dialect(node) else None
+        tables = () if opset_of(self.model) >= row_forms.ZERO_OPSET else (row_forms.lookup, row_forms.scaled)
+        return form is not None and form[0] in (*row_forms.ROW_FORMS.values(), *tables)
 
     def _is_free(self, node: ir.Node) -> bool:
         """Whether no other tensor has the name of a carrier of the node's results."""
