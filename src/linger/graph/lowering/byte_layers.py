@@ -383,7 +383,9 @@ _NARROW = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16})
 OLDEST_OPSET = 12
 """Clip and MaxPool take bytes from here on."""
 
-_MOVES = frozenset({"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Gather", "Identity", "Concat"})
+_MOVES = frozenset(
+    {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Identity", "Concat"}
+)
 """Standard ops that move bytes as they are, and whose first input is their data; of Concat all are."""
 
 
@@ -484,19 +486,19 @@ class _Layers:
 
     def _move(self, node: ir.Node) -> None:
         """Let a node that moves elements move the carriers instead."""
-        count, output = len(node.inputs) if node.op_type == "Concat" else 1, node.outputs[0]
+        count = len(node.inputs) if node.op_type == "Concat" else 1
         carriers = [
             self.carriers[value] for value in node.inputs[:count] if value is not None and value in self.carriers
         ]
         zeros = {carrier.zero for carrier in carriers}
         if len(carriers) < min(count, len(node.inputs)) or len(zeros) != 1:
             return
-        name, kind = f"{output.name}{OFFSET if zeros != {0} else PLAIN}", ir.TensorType(ir.DataType.UINT8)
-        moved = ir.Value(name=name, type=kind, shape=output.shape)
+        end, kind, zero = OFFSET if zeros != {0} else PLAIN, ir.TensorType(ir.DataType.UINT8), zeros.pop()
+        moved = [ir.Value(name=f"{output.name}{end}", type=kind, shape=output.shape) for output in node.outputs]
         inputs = [*(carrier.value for carrier in carriers), *node.inputs[count:]]
-        copy = ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=[moved], name=node.name)
+        copy = ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=moved, name=node.name)
         self.model.graph.insert_before(node, copy)
-        self.carriers[output] = _Carrier(moved, zeros.pop())
+        self.carriers |= {output: _Carrier(value, zero) for output, value in zip(node.outputs, moved, strict=True)}
         self.replaced.append(node)
 
     def _carry(self, value: ir.Value) -> _Carrier | None:
