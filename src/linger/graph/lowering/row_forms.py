@@ -52,7 +52,7 @@ _INT32_END = 2.0**31
 _AXES_ARE_AN_INPUT = {"ReduceSum": 13, "ReduceMax": 18, "ReduceSumSquare": 18}
 
 
-class Carried(Protocol):
+class _Carried(Protocol):
     """An unsigned tensor that stands for bytes, and what stands for 0."""
 
     @property
@@ -64,7 +64,7 @@ class Carried(Protocol):
         """What stands for 0."""
 
 
-class Writer(Protocol[R]):
+class _Writer(Protocol[R]):
     """What these forms need of the writer of one node (`byte_layers`)."""
 
     node: ir.Node
@@ -78,10 +78,10 @@ class Writer(Protocol[R]):
     def known(self, index: int) -> NDArray[Any] | None:
         """The content of an input that cannot change."""
 
-    def carrier_of(self, value: ir.Value, /) -> Carried | None:
+    def carrier_of(self, value: ir.Value, /) -> _Carried | None:
         """The carrier of a tensor; None where it has none."""
 
-    def carry(self, value: ir.Value, /) -> Carried | None:
+    def carry(self, value: ir.Value, /) -> _Carried | None:
         """The carrier of a tensor, made where it has none; None where its name is taken."""
 
     def emit(self, op_type: str, inputs: Sequence[ir.Value | None], **attributes: Any) -> ir.Value:
@@ -101,7 +101,7 @@ class Writer(Protocol[R]):
         """Whether the result has 0 … 255."""
 
 
-def softmax(w: Writer[R]) -> R | None:
+def softmax(w: _Writer[R]) -> R | None:
     """The exponential from a table, the reciprocal of each row's sum, their product."""
     x, scale, level = w.input(0), w.attributes["scale_x"], round(math.log2(w.attributes["scale_o"]))
     if not _is_last(w.attributes["dim"], x.shape) or not _is_whole_in_q25(x, scale) or not 0 <= level <= _FINEST:
@@ -117,7 +117,7 @@ def softmax(w: Writer[R]) -> R | None:
     return w.finish(_limited(w, real, level), 0)
 
 
-def _limited(w: Writer[R], real: ir.Value, level: int) -> ir.Value:
+def _limited(w: _Writer[R], real: ir.Value, level: int) -> ir.Value:
     """Bytes up to 127 of numbers that are at most 2^level."""
     if level > _BYTE_LEVEL:  # a Cast of what is beyond 255 is not defined
         real = _double(w, "Min", real, float(_LARGEST))
@@ -144,7 +144,7 @@ def _is_whole_in_q25(x: ir.Value, scale: float) -> bool:
     return largest / 64.0 <= scale <= 2.0**25
 
 
-def _exponentials(w: Writer[R], scale: float, axis: int) -> ir.Value:
+def _exponentials(w: _Writer[R], scale: float, axis: int) -> ir.Value:
     """e^(x − max x) of each number, as the device has it, in Q23."""
     given, x = w.input(0), _source(w)
     highest = w.emit("Cast", [_reduced(w, "ReduceMax", x, [axis])], to=int(INT32))
@@ -154,7 +154,7 @@ def _exponentials(w: Writer[R], scale: float, axis: int) -> ir.Value:
     return _entries(w, distance, curves.power_below(kernel, -steps, source=np.asarray(scale)), 0, given.shape)
 
 
-def _reciprocal(w: Writer[R], total: ir.Value) -> ir.Value:
+def _reciprocal(w: _Writer[R], total: ir.Value) -> ir.Value:
     """`curves.reciprocal` of each row's sum, which is the last axis."""
     reached = np.array([0.0, *(2.0**bit for bit in range(24, 31))])
     inverse = _of_reached(w, total, reached, np.array([1.0, *(-(2.0**-n) for n in range(1, len(reached)))]))
@@ -170,7 +170,7 @@ def _reciprocal(w: Writer[R], total: ir.Value) -> ir.Value:
 _LIFT_OF_X, _LIFT_OF_REST = 2.0**-46, 2.0**-50
 
 
-def layer_norm(w: Writer[R]) -> R | None:
+def layer_norm(w: _Writer[R]) -> R | None:
     """Factor and offset of each row, then weight and bias of each column."""
     weight, bias, a = w.known(1), w.known(2), w.attributes
     axes = None if weight is None else _trailing(w.input(0).shape, weight.size)
@@ -198,7 +198,7 @@ _SMALLEST_STEP = 2.0**-23
 """2^31 of it are beyond every result: the sum of 32 bits need not be saturated."""
 
 
-def _of_columns(w: Writer[R], numbers: NDArray[Any], axes: Sequence[int], step: float) -> NDArray[Any]:
+def _of_columns(w: _Writer[R], numbers: NDArray[Any], axes: Sequence[int], step: float) -> NDArray[Any]:
     """A weight or bias in the unit of the result, in the shape of the axes that are normalized."""
     sizes = [n for n in list(w.input(0).shape or ())[axes[0] :] if isinstance(n, int)]
     return (numbers.astype(np.float64) * step).reshape(sizes)
@@ -227,7 +227,7 @@ def _trailing(shape: ir.Shape | None, count: int) -> list[int] | None:
     return axes if axes and found == count > 0 else None
 
 
-def _of_rows(w: Writer[R], q: ir.Value, axes: Sequence[int], count: int, softening: int) -> tuple[ir.Value, ir.Value]:
+def _of_rows(w: _Writer[R], q: ir.Value, axes: Sequence[int], count: int, softening: int) -> tuple[ir.Value, ir.Value]:
     """N·R and ½ − S1·R of each row."""
     total, squares = _reduced(w, "ReduceSum", q, axes), _reduced(w, "ReduceSumSquare", q, axes)
     spread = _double(w, "Sub", _double(w, "Mul", squares, float(count)), _double(w, "Mul", total, total))
@@ -243,13 +243,13 @@ def _of_rows(w: Writer[R], q: ir.Value, axes: Sequence[int], count: int, softeni
     return _double(w, "Mul", factor, float(count)), _double(w, "Sub", 0.5, _double(w, "Mul", total, factor))
 
 
-def _of_reached(w: Writer[R], x: ir.Value, reached: NDArray[Any], parts: NDArray[Any]) -> ir.Value:
+def _of_reached(w: _Writer[R], x: ir.Value, reached: NDArray[Any], parts: NDArray[Any]) -> ir.Value:
     """The sum of the parts of those numbers that x reaches; the last axis of x has one number."""
     is_reached = w.emit("Cast", [_double(w, "GreaterOrEqual", x, reached)], to=int(DOUBLE))
     return _double(w, "MatMul", is_reached, parts.reshape(-1, 1))
 
 
-def matrix_product(w: Writer[R]) -> R | None:
+def matrix_product(w: _Writer[R]) -> R | None:
     """MatMulInteger, a quarter, QuantizeLinear."""
     a, terms = w.attributes, _terms(w)
     shift = round(math.log2(a["scale_x"] * a["scale_y"] / a["scale_o"]))
@@ -264,7 +264,7 @@ def matrix_product(w: Writer[R]) -> R | None:
     return w.finish(w.rounded(total, np.zeros((), np.int32), shift, zero), zero)
 
 
-def _terms(w: Writer[R]) -> int:
+def _terms(w: _Writer[R]) -> int:
     """How many products are added: the last axis of the first matrix, the last but one of the second; 0 where neither is known."""
     sizes = [list(w.input(i).shape or ())[-1 - i :][:1] for i in (0, 1)]
     return next((n for size in sizes for n in size if isinstance(n, int)), 0)
@@ -277,12 +277,12 @@ ROW_FORMS = {"SoftmaxInt": softmax, "LayerNormInt": layer_norm, "BmmInt": matrix
 """By the op: the forms that take known shapes only."""
 
 
-def lookup(w: Writer[R]) -> R | ir.Value:
+def lookup(w: _Writer[R]) -> R | ir.Value:
     """A table of the op's results for every number of 8 or 16 bits, which the reference computes."""
     return _table(w, 0)
 
 
-def scaled(w: Writer[R]) -> R | ir.Value | None:
+def scaled(w: _Writer[R]) -> R | ir.Value | None:
     """A product with one constant number as a table; None for a product of two tensors."""
     for index in (0, 1):
         other, shape = w.known(1 - index), w.input(index).shape
@@ -291,7 +291,7 @@ def scaled(w: Writer[R]) -> R | ir.Value | None:
     return None
 
 
-def _table(w: Writer[R], index: int, *others: NDArray[Any]) -> R | ir.Value:
+def _table(w: _Writer[R], index: int, *others: NDArray[Any]) -> R | ir.Value:
     given = w.input(index)
     x, kind = w.carrier_of(given), (given.dtype or ir.DataType.INT8).numpy()
     low = 0 if x is not None and x.zero == 0 else np.iinfo(kind).min
@@ -309,7 +309,7 @@ ZERO_OPSET = 14
 """From here on a size of 0 in the new shape of a Reshape is a size; before, it stands for the old one."""
 
 
-def _entries(w: Writer[R], x: ir.Value, table: NDArray[Any], offset: int, shape: ir.Shape | None) -> ir.Value:
+def _entries(w: _Writer[R], x: ir.Value, table: NDArray[Any], offset: int, shape: ir.Shape | None) -> ir.Value:
     """The entries of a table at x + offset, by GatherElements on a vector: Gather copies every element on its own.
 
     It is Gather where a shape could not be brought back: in models with pools of `ceil_mode`, for which runtimes infer other
@@ -332,19 +332,19 @@ def _is_never_empty(shape: ir.Shape | None) -> bool:
     return shape is not None and all(isinstance(size, int) and size > 0 for size in list(shape)[1:])
 
 
-def _source(w: Writer[R]) -> ir.Value:
+def _source(w: _Writer[R]) -> ir.Value:
     """The carrier of the first input, or the bytes themselves: both are as far from each other."""
     x = w.carrier_of(w.input(0))
     return w.input(0) if x is None else x.value
 
 
-def _double(w: Writer[R], op_type: str, *operands: ir.Value | NDArray[Any] | float) -> ir.Value:
+def _double(w: _Writer[R], op_type: str, *operands: ir.Value | NDArray[Any] | float) -> ir.Value:
     """A node on float64 tensors and numbers."""
     given = [each if isinstance(each, ir.Value) else w.initializer(each, np.float64, "number") for each in operands]
     return w.emit(op_type, given)
 
 
-def _reduced(w: Writer[R], op_type: str, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+def _reduced(w: _Writer[R], op_type: str, x: ir.Value, axes: Sequence[int]) -> ir.Value:
     if w.opset >= _AXES_ARE_AN_INPUT[op_type]:
         return w.emit(op_type, [x, w.initializer(axes, np.int64, "axes")], keepdims=1)
     return w.emit(op_type, [x], axes=tuple(axes), keepdims=1)
