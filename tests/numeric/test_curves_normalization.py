@@ -19,9 +19,9 @@ def expected_lines(x, scale, eps=1e-5):
 
 
 def test_table_is_the_published_formula():
-    assert [root_entry(t) for t in range(256, 1024)] == list(curves._ROOTS)
-    assert curves._ROOTS[:2] == (32767, 32704)  # ⌊32768·√(256/257)⌋ = ⌊32704.19⌋
-    assert curves._ROOTS[-1] == 16392  # ⌊32768·√(256/1023)⌋ = ⌊16392.01⌋
+    assert [root_entry(t) for t in range(256, 1024)] == list(curves.ROOTS)
+    assert curves.ROOTS[:2] == (32767, 32704)  # ⌊32768·√(256/257)⌋ = ⌊32704.19⌋
+    assert curves.ROOTS[-1] == 16392  # ⌊32768·√(256/1023)⌋ = ⌊16392.01⌋
 
 
 def test_by_hand():

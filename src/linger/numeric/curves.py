@@ -245,9 +245,9 @@ _WITHIN = 1  # not −1: along a negative axis ONNX Runtime sums an empty tensor
 _SIGNIFICAND = 53  # bits of a whole number that float64 holds
 _PAIRS = 29  # the highest pair of bits that the table of the newer device has: 2^58 and 2^59
 _POWERS = tuple(4.0**pair for pair in range(1, _PAIRS + 1))
-_LOWEST, _HIGHEST = 256, 1023  # the highest pair of bits at 9:8
-_TO_LOWEST = tuple(_LOWEST * 4.0**-pair for pair in range(_PAIRS + 1))
-_ROOTS = tuple(min(32767, math.isqrt((1 << 38) // t)) for t in range(_LOWEST, _HIGHEST + 1))
+LOWEST_TOP, _HIGHEST = 256, 1023  # the highest pair of bits at 9:8
+_TO_LOWEST = tuple(LOWEST_TOP * 4.0**-pair for pair in range(_PAIRS + 1))
+ROOTS = tuple(min(32767, math.isqrt((1 << 38) // t)) for t in range(LOWEST_TOP, _HIGHEST + 1))
 """⌊2^15·√(256/t)⌋ for t from 256 on."""
 _SHIFTS = tuple(2.0 ** (FRACTION - 15 - pair) for pair in range(_PAIRS + 1))
 
@@ -290,8 +290,8 @@ def inverse_root(k: Kernel[T], d: T) -> tuple[T, T]:
     """
     pairs = k.sum_along(k.where_less(d, k.ladder(_POWERS), k.scalar(0.0), k.scalar(1.0)), 0)
     top = k.floor(k.mul(d, k.lookup(_TO_LOWEST, pairs)))
-    top = k.clip(top, k.scalar(_LOWEST), k.scalar(_HIGHEST))
-    return k.lookup(_ROOTS, k.sub(top, k.scalar(_LOWEST))), k.lookup(_SHIFTS, pairs)
+    top = k.clip(top, k.scalar(LOWEST_TOP), k.scalar(_HIGHEST))
+    return k.lookup(ROOTS, k.sub(top, k.scalar(LOWEST_TOP))), k.lookup(_SHIFTS, pairs)
 
 
 LARGEST_AREA = 2**23
@@ -341,7 +341,10 @@ _LOWEST_POWER = -40  # a power of two below which nothing is left of a Q23 numbe
 _SOFTMAX_POWERS = tuple(2.0**exponent for exponent in range(_LOWEST_POWER, 2))
 _ONE = 23  # bits of the fraction: exponentials and the sum are Q23
 _HALVES = tuple(2.0**-n for n in range(9))
-_SEED = float(0xBB5000)
+SEED = float(0xBB5000)
+"""What the first guess at a reciprocal is subtracted from."""
+LARGEST_POWER = 8388668.0
+"""e^0 in Q23, as the polynomial has it."""
 
 
 def softmax(k: Kernel[T], x: T, *, source: T, axis: int) -> T:
@@ -379,6 +382,11 @@ def _divided(k: Kernel[T], powers: T, total: T) -> T:
     power exceeds the total, so quotient·power ≤ 2^52 is exact too.
     """
     return _shift(k, k.mul(k.floor(k.div(k.scalar(2.0**52), total)), powers), 37)
+
+
+def power_below(k: Kernel[T], x: T, *, source: T) -> T:
+    """e^x in Q23, as venus has it, of whole numbers x ≤ 0 at scale `source`, which is at most 2^25."""
+    return _exponential(k, saturate(k, rescale(k, x, source=source, target=k.scalar(2.0**25)), 32))
 
 
 def _exponential(k: Kernel[T], x: T) -> T:
@@ -424,7 +432,7 @@ def _reciprocal(k: Kernel[T], total: T) -> T:
         doublings = k.add(doublings, k.where_less(total, k.scalar(2.0**bit), zero, one))
     factor = k.lookup(_HALVES, doublings)
     x = k.floor(k.mul(total, k.mul(factor, k.scalar(0.5))))  # from 2^22 to 2^23
-    r = k.sub(k.scalar(_SEED), x)
+    r = k.sub(k.scalar(SEED), x)
     for _ in range(2):
         error = k.mul(k.sub(k.scalar(2.0**22), _shift(k, k.mul(x, r), _ONE)), k.scalar(2.0))
         r = k.add(r, _shift(k, k.mul(r, error), _ONE))

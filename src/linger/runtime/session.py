@@ -28,8 +28,9 @@ from linger.graph.core.dialects import with_carried
 from linger.graph.core.nodes import all_nodes, is_dialect, op_of
 from linger.graph.files.model_io import copied, exchange, external_tensors, in_memory
 from linger.graph.files.soundness import require_bounded
-from linger.graph.lowering.bodies import attach_functions, expand_dialect, state_recurrent_shapes
+from linger.graph.lowering.bodies import attach_functions, drop_bodies, expand_dialect, state_recurrent_shapes
 from linger.graph.lowering.byte_layers import write_byte_layers
+from linger.graph.lowering.row_forms import ROW_FORMS
 from linger.graph.network import Network, NetworkLike
 
 _DATA, _WEIGHT, _LENGTH = 255, 127, 64
@@ -287,6 +288,7 @@ def fastest(network: Network) -> tuple[ir.Model, str] | None:
         return None
     copy, is_saturating = copied(network.normal), has_saturating_products()
     _data_folder(copy)
+    drop_bodies(copy)
     count = len(write_byte_layers(copy, is_saturating=is_saturating, is_normal=True))
     loops = sum(is_dialect(node) and op_of(node).is_recurrent for node in copy.graph)
     if count + loops == 0:
@@ -309,11 +311,11 @@ def _weight_bytes(model: ir.Model) -> int:
 
 
 def _has_fast_form(node: ir.Node) -> bool:
-    """Whether another form may follow from a node: a product of weights, a curve or a recurrent layer."""
+    """Whether another form may follow from a node: a product, a curve, a form of rows or a recurrent layer."""
     if not is_dialect(node) or not is_known(node.op_type):
         return False
     op = op_of(node)
-    return op.weight_axes is not None or op.is_pointwise or op.is_recurrent
+    return op.weight_axes is not None or op.is_pointwise or op.is_recurrent or op.name in ROW_FORMS
 
 
 def _data_folder(model: ir.Model) -> str | None:

@@ -160,6 +160,7 @@ def test_a_longer_shift_is_left_to_the_body(shift):
 @pytest.mark.parametrize("op", ["Conv2dInt", "LinearInt"])
 def test_without_the_lift_ties_go_wrong(monkeypatch, op):
     monkeypatch.setattr(byte_forms, "_LIFT", 0.0)
+    monkeypatch.setattr(byte_forms, "_QUARTER", 0.0)
     text, x, expected = product_model(op, 7, relu=False)
     assert (run(written(text)[0], {"x": x}).reshape(expected.shape) != expected).any()
 
@@ -325,7 +326,12 @@ def test_windows_of_unknown_channels_or_too_many_sums_are_left_to_the_body():
 
 def layer_samples():
     """Samples of the ops that have such a form."""
-    found = [(op, s) for op in ops().values() if op.is_pointwise or op.float_op in byte_forms.FORMS for s in op.samples]
+    found = [
+        (op, s)
+        for op in ops().values()
+        if op.is_pointwise or (op.float_op or op.name) in byte_forms.FORMS
+        for s in op.samples
+    ]
     return {"argvalues": found, "ids": [f"{op.name}: {s.name}" for op, s in found]}
 
 

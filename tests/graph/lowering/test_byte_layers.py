@@ -46,6 +46,8 @@ NETWORKS = {
     f"v = thinker.AvgPool2dInt<data_bits: int = 8, o_bits: int = 8, scale_x: float = 16.0, scale_o: float = 16.0, kernel_shape: ints = [3, 3], strides: ints = [1, 1], pads: ints = [1, 1, 1, 1]>(p)  "
     f"d = {CONV}(v, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
     "moves": f"a = {CONV}(q, w, b)  t = Transpose<perm: ints = [0, 1, 3, 2]>(a)  i = Identity(t)  d = {CONV}(i, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
+    "parts": f"a = {CONV}(q, w, b)  r = thinker.Relu(a)  h, e = Split<axis: int = 2>(r)  f = Concat<axis: int = 2>(e, h)  "
+    f"d = {CONV}(f, w, b) y = thinker.Dequant<scale_o: float = 16.0>(d)",
     "a product of two": f"a = {CONV}(q, w, b)  r = thinker.Relu(a)  p = thinker.iqMul<scale_x: float = 16.0, scale_y: float = 16.0, scale_o: float = 16.0>(a, r)  "
     f"d = {CONV}(p, w, b)  y = thinker.Dequant<scale_o: float = 16.0>(d)",
     "sixteen bits between": f"a = {CONV}(q, w, b)  u = {CONV.replace('o_bits: int = 8', 'o_bits: int = 16')}(a, w, b)  "

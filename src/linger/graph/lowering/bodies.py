@@ -528,7 +528,11 @@ def known_tensors(model: ir.Model) -> Tensors:
 
 def state_recurrent_shapes(model: ir.Model) -> None:
     """Give the inputs of recurrent nodes their shapes: with a known batch they become fewer standard nodes."""
-    inputs = [node.inputs[0] for node in dialect_nodes(model) if op_of(node).is_recurrent]
+    state_shapes(model, [node.inputs[0] for node in dialect_nodes(model) if op_of(node).is_recurrent])
+
+
+def state_shapes(model: ir.Model, inputs: Sequence[ir.Value | None]) -> None:
+    """Give tensors of a model their shapes, as far as inference gets."""
     unknown = [x for x in inputs if x is not None and x.shape is None]
     shapes = known_tensors(model).shapes if unknown else {}
     for x in unknown:

@@ -18,6 +18,10 @@ away from it, n ≤ 255 moves it by (n + ½)·2^-23, and rounding by 2^-17: 256�
 reach the tie. Sums above 2^24 are rounded when they become float32; as s ≤ 14, they all saturate. For s ≤ 0 nothing is rounded.
 No step looks at another channel, so each may have a shift of its own; only the zero point is that of all.
 
+*Matrix products with one shift* need no positive sums: the float32 sum is divided by 2^s behind ¼, which lifts ties; for s ≥ 1 sums
+are whole numbers, so nothing reaches a tie from below. float32 holds a sum below 2^24, a bias below 2^22 with its quarter, and their
+sum where it is below 2^22. What is not, is at least 2^22 − ½ also if a sum beyond 2^24 was rounded; divided by at most 2^14 it saturates.
+
 *Sums of two tensors* are written as DequantizeLinear, Add and QuantizeLinear, which ONNX Runtime joins to one kernel. One operand
 at most has a ratio r < 1 to the output, at least 2^-4, and the other's is 1; numbers are then multiples of r. The scales have
 a factor (1 + 2^-12), either both in front of a ReLU or for a result of 0 … 255, where sums below ½ become 0 whatever they are, or
@@ -53,15 +57,15 @@ from linger.graph.core.nodes import (
     opset_of,
     tensor_names,
 )
-from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form, constant_value
+from linger.graph.lowering import row_forms
+from linger.graph.lowering.bodies import FormWriter, bring_to_normal_form, constant_value, state_shapes
 from linger.numeric.fixed import exact_mean, is_power_of_two
-from linger.numeric.numpy_kernel import NumpyKernel
 from linger.numeric.onnx.products import by_output
-from linger.numeric.onnx.writer import FLOAT, INT32
+from linger.numeric.onnx.writer import FLOAT
 
-_LIFT, _SUM_LIFT = 2.0**-23, 2.0**-12
+_LIFT, _SUM_LIFT, _QUARTER = 2.0**-23, 2.0**-12, 0.25
+_LARGEST_BIAS = 2**22
 _LARGEST_SHIFT, _LARGEST_LEFT_SHIFT = 14, 32
-_ZERO_OPSET = 14  # from here on a size of 0 in the new shape of a Reshape is a size; before, it stands for the old one
 _SMALLEST_RATIO, _SMALLEST_BESIDE, _LARGEST_RATIO = 2.0**-7, 2.0**-4, 2.0**8
 _INT32_END = 2**31
 _BYTE_BITS, _WORD_BITS, _BYTE_END = 8, 16, 255
@@ -122,6 +126,14 @@ class _ByteWriter(FormWriter):
     def is_unsigned(self) -> bool:
         """Whether the result has 0 … 255."""
         return self.node.outputs[0].dtype == ir.DataType.UINT8
+
+    def rounded(self, total: ir.Value, bias: NDArray[Any], shift: int, zero: int) -> ir.Value:
+        """⌊(total + bias)/2^shift + ½⌋ + zero of sums in 32 bits, limited to bytes: for a shift up to 14 and a bias below 2^22."""
+        total, added = self.emit("Cast", [total], to=int(FLOAT)), bias + (_QUARTER if shift > 0 else 0.0)
+        if added.any():
+            total = self.emit("Add", [total, self.initializer(added, np.float32, "bias")])
+        scale = self.initializer(2.0**shift, np.float32, "scale")
+        return self.emit("QuantizeLinear", [total, scale, self.zero_point(zero)])
 
     def finish(self, value: ir.Value, zero: int, *, is_limited: bool = True) -> _Carrier | ir.Value:
         """The result itself where it is unsigned; else a carrier, named after the tensor that it stands for."""
@@ -186,7 +198,7 @@ class _Product:
 def _plan(w: _ByteWriter) -> _Product | None:
     """How a product is written; None where its weights are not known, its shift is too long or its sum too large."""
     weight, bias, shifts = w.known(1), w.known(2), _shifts(w.attributes)
-    if weight is None or bias is None or ((shifts < -_LARGEST_LEFT_SHIFT) | (shifts > _LARGEST_SHIFT)).any():
+    if weight is None or bias is None or (shifts.clip(-_LARGEST_LEFT_SHIFT, _LARGEST_SHIFT) != shifts).any():
         return None
     is_relu, data = w.meets_relu, w.carry(w.input(0))
     offset, zero_point = (np.zeros(1), 0) if is_relu else _offset(shifts)
@@ -198,7 +210,7 @@ def _plan(w: _ByteWriter) -> _Product | None:
     reach = by_output(magnitudes, None).sum(axis=1) * 2**bits
     if (reach + np.abs(total)).max(initial=0) >= _INT32_END:
         return None
-    is_signed = not w.is_saturating or data.highest <= LARGEST or magnitudes.max(initial=0) <= SAFE_WEIGHT
+    is_signed = not w.is_saturating or min(data.highest - LARGEST, magnitudes.max(initial=0) - SAFE_WEIGHT) <= 0
     weight_zero = 0 if is_signed else MIDDLE
     stored = (weight.astype(np.int16) + weight_zero).astype(np.int8 if is_signed else np.uint8)
     scale = 2.0**-shifts * np.where(shifts > 0, 1.0 + _LIFT, 1.0)
@@ -228,7 +240,7 @@ def convolution(w: _ByteWriter) -> _Carrier | ir.Value | None:
 
 
 def linear(w: _ByteWriter) -> _Carrier | ir.Value | None:
-    """MatMulInteger, the bias, one multiplication, QuantizeLinear."""
+    """MatMulInteger, the bias, a multiplication where channels have shifts of their own, QuantizeLinear."""
     plan = _plan(w)
     if plan is None:
         return None
@@ -236,6 +248,11 @@ def linear(w: _ByteWriter) -> _Carrier | ir.Value | None:
     weight = w.initializer(np.ascontiguousarray(plan.weight.T), dtype, "weight")
     zeros = [w.zero_point(plan.data.zero), w.zero_point(plan.weight_zero, dtype)]
     total = w.emit("MatMulInteger", [plan.data.value, weight, *zeros])
+    whole = w.known(2)
+    if whole is not None and np.abs(whole.astype(np.int64)).max(initial=0) < _LARGEST_BIAS and plan.scale.ndim == 0:
+        zero = 0 if plan.is_relu else MIDDLE
+        total = w.rounded(total, whole, int(_shifts(w.attributes)), zero)
+        return w.finish(total, zero, is_limited=not plan.is_relu)
     if plan.bias.any():
         total = w.emit("Add", [total, w.initializer(plan.bias, np.int32, "bias")])
     factor = w.initializer(plan.scale, np.float32, "factor")
@@ -352,38 +369,6 @@ def dequant(w: _ByteWriter) -> ir.Value | None:
     return w.emit("DequantizeLinear", [x.value, step, w.zero_point(x.zero)])
 
 
-def lookup(w: _ByteWriter) -> _Carrier | ir.Value | None:
-    """A table of the op's results for every number of 8 or 16 bits, which the reference computes."""
-    op, x, kind = op_of(w.node), w.carrier_of(w.input(0)), (w.input(0).dtype or ir.DataType.INT8).numpy()
-    low = 0 if x is not None and x.zero == 0 else np.iinfo(kind).min
-    numbers = np.arange(low, np.iinfo(kind).max + 1).astype(kind)
-    table: NDArray[Any] = op.body(NumpyKernel(), numbers, **w.attributes)
-    if x is None or table.dtype != np.int8:
-        source = w.input(0) if x is None else x.value
-        return _entries(w, source, table, 0 if x is not None else -low)
-    zero = 0 if table.min() >= 0 else MIDDLE
-    return w.finish(_entries(w, x.value, (table.astype(np.int16) + zero).astype(np.uint8), 0), zero)
-
-
-def _entries(w: _ByteWriter, x: ir.Value, table: NDArray[Any], offset: int) -> ir.Value:
-    """The entries of a table at x + offset, by GatherElements on a vector: Gather copies every element on its own.
-
-    It is Gather where a shape could not be brought back: in models with pools of `ceil_mode`, for which runtimes infer other
-    sizes than they compute, and before opset 14, if a size other than the first may be 0.
-    """
-    entries = w.initializer(table, table.dtype.type, "table")
-    is_never_empty = x.shape is not None and all(isinstance(size, int) and size > 0 for size in list(x.shape)[1:])
-    can_reshape = w.has_sure_shapes and (w.opset >= _ZERO_OPSET or is_never_empty)
-    flat = w.emit("Reshape", [x, w.initializer([-1], np.int64, "flat")]) if can_reshape else x
-    index = w.emit("Cast", [flat], to=int(INT32))
-    if offset:
-        index = w.emit("Add", [index, w.initializer(offset, np.int32, "first")])
-    if not can_reshape:
-        return w.emit("Gather", [entries, index], axis=0)
-    keeps_zeros = {"allowzero": 1} if w.opset >= _ZERO_OPSET else {}
-    return w.emit("Reshape", [w.emit("GatherElements", [entries, index], axis=0), w.emit("Shape", [x])], **keeps_zeros)
-
-
 FORMS: Mapping[str, Form] = {
     "Conv": convolution,
     "Gemm": linear,
@@ -395,8 +380,10 @@ FORMS: Mapping[str, Form] = {
     "AveragePool": average_pool,
     "QuantizeLinear": quant,
     "DequantizeLinear": dequant,
+    "Mul": row_forms.scaled,
+    **row_forms.ROW_FORMS,
 }
-"""By the standard op that computes a dialect op on real numbers (`float_op`)."""
+"""By the standard op that computes a dialect op on real numbers (`float_op`); by its own name where there is none."""
 
 
 def byte_form(node: ir.Node) -> tuple[Form, dict[str, Any]] | None:
@@ -406,16 +393,17 @@ def byte_form(node: ir.Node) -> tuple[Form, dict[str, Any]] | None:
     if op.is_pointwise:
         types = {getattr(value, "dtype", None) for value in node.inputs[:1]}
         is_narrow = attributes.get("o_bits", _BYTE_BITS) <= _WORD_BITS and types <= _NARROW
-        return (lookup, attributes) if is_narrow else None
-    form = FORMS.get(op.float_op or "")
+        return (row_forms.lookup, attributes) if is_narrow else None
+    form = FORMS.get(op.float_op or op.name)
     return (form, attributes) if form and op.platform is None and _is_of_bytes(node, op, attributes) else None
 
 
 def _is_of_bytes(node: ir.Node, op: Op, attributes: Mapping[str, Any]) -> bool:
-    """Whether a node has 8 bits everywhere, but for real numbers where it reads such, and scales that are powers of two."""
+    """Whether a node has 8 bits, but in the weight of a normalization and in real numbers that it reads, and scales of powers of two."""
     scales = (value for name, value in attributes.items() if name.startswith("scale_"))
-    widths = [attributes.get(name, _BYTE_BITS) for name in ("o_bits", "data_bits", "parameter_bits")]
-    types = {getattr(value, "dtype", None) for value in (node.inputs if op.is_variadic else node.inputs[:2])}
+    names = ("o_bits", "data_bits", "parameter_bits")[: 3 - op.normalizes]
+    widths = [attributes.get(name, _BYTE_BITS) for name in names]
+    types = {getattr(value, "dtype", None) for value in node.inputs[: None if op.is_variadic else 2 - op.normalizes]}
     has_bytes = types == {FLOAT} if op.real_inputs else types <= {ir.DataType.UINT8, ir.DataType.INT8}
     return widths[0] == max(widths) == _BYTE_BITS and has_bytes and all(map(is_power_of_two, scales))
 
@@ -425,7 +413,9 @@ _NARROW = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16})
 OLDEST_OPSET = 12
 """Clip and MaxPool take bytes from here on."""
 
-_MOVES = frozenset({"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Gather", "Identity", "Concat"})
+_MOVES = frozenset(
+    {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Identity", "Concat"}
+)
 """Standard ops that move bytes as they are, and whose first input is their data; of Concat all are."""
 
 
@@ -465,6 +455,8 @@ class _Layers:
         self.has_sure_shapes = not any(mode is not None and mode.value for mode in windows)
 
     def write(self) -> None:
+        if self.has_sure_shapes:
+            state_shapes(self.model, [node.inputs[0] for node in self.model.graph if self._needs_shape(node)])
         for node in list(self.model.graph):
             if not self._is_free(node):
                 continue
@@ -473,6 +465,12 @@ class _Layers:
             elif node.domain == "" and node.op_type in _MOVES:
                 self._move(node)
         self._restore()
+
+    def _needs_shape(self, node: ir.Node) -> bool:
+        """Whether a node has a form that depends on the shape of its first input."""
+        form = byte_form(node) if is_dialect(node) else None
+        tables = () if opset_of(self.model) >= row_forms.ZERO_OPSET else (row_forms.lookup, row_forms.scaled)
+        return form is not None and form[0] in (*row_forms.ROW_FORMS.values(), *tables)
 
     def _is_free(self, node: ir.Node) -> bool:
         """Whether no other tensor has the name of a carrier of the node's results."""
@@ -515,19 +513,17 @@ class _Layers:
 
     def _move(self, node: ir.Node) -> None:
         """Let a node that moves elements move the carriers instead."""
-        count, output = len(node.inputs) if node.op_type == "Concat" else 1, node.outputs[0]
-        carriers = [
-            self.carriers[value] for value in node.inputs[:count] if value is not None and value in self.carriers
-        ]
+        count = len(node.inputs[: None if node.op_type == "Concat" else 1])
+        carriers = [self.carriers[value] for value in filter(self.carriers.__contains__, node.inputs[:count]) if value]
         zeros = {carrier.zero for carrier in carriers}
-        if len(carriers) < min(count, len(node.inputs)) or len(zeros) != 1:
+        if (len(zeros), len(carriers)) != (1, count):
             return
-        name, kind = f"{output.name}{OFFSET if zeros != {0} else PLAIN}", ir.TensorType(ir.DataType.UINT8)
-        moved = ir.Value(name=name, type=kind, shape=output.shape)
+        end, kind, zero = OFFSET if zeros != {0} else PLAIN, ir.TensorType(ir.DataType.UINT8), zeros.pop()
+        moved = [ir.Value(name=f"{output.name}{end}", type=kind, shape=output.shape) for output in node.outputs]
         inputs = [*(carrier.value for carrier in carriers), *node.inputs[count:]]
-        copy = ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=[moved], name=node.name)
+        copy = ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=moved, name=node.name)
         self.model.graph.insert_before(node, copy)
-        self.carriers[output] = _Carrier(moved, zeros.pop())
+        self.carriers.update(zip(node.outputs, (_Carrier(value, zero) for value in moved), strict=True))
         self.replaced.append(node)
 
     def _carry(self, value: ir.Value) -> _Carrier | None:
