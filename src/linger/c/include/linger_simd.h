@@ -59,7 +59,7 @@
 /* How many of all channels one call computes: few where every byte of the stack counts, more where a larger share of the work is
    the call's own. Both numbers divide all channels. */
 #if defined(LINGER_X86)
-#define LINGER_TILE(all, few) ((all) <= 128 ? (all) : (((all) % 128) == 0 ? 128 : (few)))
+#define LINGER_TILE(all, few) ((all) <= 512 ? (all) : (((all) % 64) == 0 ? 64 : (few)))
 #elif defined(LINGER_HELIUM)
 #define LINGER_TILE(all, few) (((all) % (2 * (few))) == 0 ? (2 * (few)) : (few))
 #else
