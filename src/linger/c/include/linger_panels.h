@@ -261,17 +261,15 @@ LINGER_INSIDE void linger_multiply_panel(int32_t *sums, int32_t pixels, int32_t 
                                          const int32_t *begin, const linger_view *view, int32_t is_unsigned)
 {
     int32_t first;
-    if (outputs <= 16) {
-        linger_panel_tile(sums, pixels, outputs, packed, begin, view, 0, 8, 1, is_unsigned);
-    } else if (outputs <= 32) {
-        linger_panel_tile(sums, pixels, outputs, packed, begin, view, 0, 8, 2, is_unsigned);
-    } else {
-        for (first = 0; first < pixels; first += 4) {
-            if (outputs <= 48) {
-                linger_panel_tile(sums, pixels, outputs, packed, begin, view, first, 4, 3, is_unsigned);
-            } else {
-                linger_panel_tile(sums, pixels, outputs, packed, begin, view, first, 4, 4, is_unsigned);
-            }
+    for (first = 0; first < pixels; first += (outputs <= 32) ? 8 : 4) {
+        if (outputs <= 16) {
+            linger_panel_tile(sums, pixels, outputs, packed, begin, view, first, 8, 1, is_unsigned);
+        } else if (outputs <= 32) {
+            linger_panel_tile(sums, pixels, outputs, packed, begin, view, first, 8, 2, is_unsigned);
+        } else if (outputs <= 48) {
+            linger_panel_tile(sums, pixels, outputs, packed, begin, view, first, 4, 3, is_unsigned);
+        } else {
+            linger_panel_tile(sums, pixels, outputs, packed, begin, view, first, 4, 4, is_unsigned);
         }
     }
 }
@@ -348,24 +346,10 @@ LINGER_INSIDE void linger_transpose(__m256i v[8])
     }
     LINGER_UNROLLED
     for (i = 0; i < 4; i++) {
-        t[i] = _mm256_permute2x128_si256(v[i], v[i + 4], 0x20);
-        t[i + 4] = _mm256_permute2x128_si256(v[i], v[i + 4], 0x31);
+        const __m256i low = _mm256_permute2x128_si256(v[i], v[i + 4], 0x20);
+        v[i + 4] = _mm256_permute2x128_si256(v[i], v[i + 4], 0x31);
+        v[i] = low;
     }
-    LINGER_UNROLLED
-    for (i = 0; i < 8; i++) {
-        v[i] = t[i];
-    }
-}
-
-/* The first `count` of 16 bytes as 16-bit integers, without reading the others. */
-LINGER_INSIDE __m256i linger_widen_first(const int8_t *from, int32_t count)
-{
-    int8_t bytes[16] = {0};
-    if (count >= 16) {
-        return linger_widen_16(from);
-    }
-    (void)memcpy(bytes, from, (size_t)count);
-    return linger_widen_16(bytes);
 }
 
 /* The weights of up to 8 outputs. */
@@ -384,8 +368,9 @@ LINGER_INSIDE void linger_pack_group(linger_packed *packed, int32_t step, const 
             __m256i v[8];
             LINGER_UNROLLED
             for (k = 0; k < 8; k++) {
-                v[k] = (k < outputs) ? linger_widen_first(&w[(k * run * runs) + (r * run) + i], length - i)
-                                     : _mm256_setzero_si256();
+                const int8_t *from = &w[((k < outputs) ? (k * run * runs) : 0) + (r * run) + i];
+                v[k] = ((k < outputs) && ((length - i) >= 16)) ? linger_widen_16(from)
+                                                               : linger_widen_some(from, (k < outputs) ? (length - i) : 0);
             }
             linger_transpose(v);
             for (k = 0; (k < 8) && ((2 * k) < linger_padded(length - i)); k++) {

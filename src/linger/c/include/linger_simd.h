@@ -92,6 +92,14 @@ LINGER_INSIDE __m256i linger_widen_16(const int8_t *from)
 {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)from));
 }
+
+/* The first `count` < 16 of 16 bytes, without reading the others. */
+LINGER_INSIDE __m256i linger_widen_some(const int8_t *from, int32_t count)
+{
+    int8_t bytes[16] = {0};
+    (void)memcpy(bytes, from, (size_t)count);
+    return linger_widen_16(bytes);
+}
 #endif
 
 #if defined(LINGER_SMLAD)
