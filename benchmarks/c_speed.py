@@ -98,7 +98,7 @@ def in_numbers(model: onnx.ModelProto, numbers: str) -> onnx.ModelProto:
 
 
 NETWORKS: Mapping[str, Case] = {**CASES, RECURRENT: RECURRENT_CASE}
-BARS: Mapping[str, float | None] = dict(zip(NETWORKS, (0.9, 1.2, None, None), strict=True))
+BARS: Mapping[str, float | None] = dict(zip(NETWORKS, (0.33, 0.75, 1.0, None), strict=True))
 """A network → the ratio of C to the float32 network that must not be exceeded."""
 
 FILE_BAR = 1.0

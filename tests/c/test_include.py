@@ -88,6 +88,46 @@ def test_dots_are_sums_of_products(library, x_bits, w_bits, s_bits):
         assert np.array_equal(given, wanted), (pixels, outputs, sizes, w_output, w_step)
 
 
+def window_sums(x, w, bias, *, strides, pads, dilations):
+    """The sums of a convolution of x [height, width, channels] with w [outputs, rows, columns, channels], pixel by pixel."""
+    height, width, _ = x.shape
+    padded = np.pad(x.astype(np.int64), [(pads[0], pads[0]), (pads[1], pads[1]), (0, 0)])
+    down, along = ((n - 1) * d + 1 for n, d in zip(w.shape[1:3], dilations, strict=True))
+    made = [
+        (padded[r : r + down : dilations[0], c : c + along : dilations[1]] * w).sum((1, 2, 3))
+        for r in range(0, height + 2 * pads[0] - down + 1, strides[0])
+        for c in range(0, width + 2 * pads[1] - along + 1, strides[1])
+    ]
+    columns = (width + 2 * pads[1] - along) // strides[1] + 1
+    return np.array(made).reshape(-1, w.shape[0]) + (0 if bias is None else bias), columns
+
+
+@pytest.mark.parametrize("x_bits", [8, "u8"])
+def test_panels_are_sums_over_windows(library, x_bits):
+    if not library.variant.startswith("AVX"):
+        pytest.skip("panels are for x86")
+    rng = np.random.default_rng(3)
+    for _ in range(4 * CASES):
+        strides, pads, dilations = (rng.integers(low, 3, 2) for low in (1, 0, 1))
+        kernel, more = rng.integers(1, 4, 2), int(rng.integers(2) * rng.integers(5))
+        inside, outputs = 1 + size(rng, 80), int(rng.integers(1, 65))
+        height, width = (kernel - 1) * dilations + 1 + rng.integers(9, size=2)
+        joined = dilations[1] == 1 and more == 0
+        column = inside + more  # channels of x that no window reads, as other groups have them
+        steps = [width * column, column]
+        x = numbers(rng, reach((height, steps[0]), (width, column), (inside, 1)), x_bits, 128)
+        w = numbers(rng, outputs * inside * int(kernel.prod()), 8, 128).reshape(outputs, *kernel, inside)
+        image = windows(x, (height, steps[0]), (width, column), (inside, 1))
+        bias = some_bias(rng, outputs)
+        wanted, columns = window_sums(image, w, bias, strides=strides, pads=pads, dilations=dilations)
+        runs = (kernel[0], 1, kernel[1]) if joined else (*kernel, 1)
+        sizes = np.array([columns, height, width, *steps, *strides, *pads, *dilations, *runs, inside], np.int32)
+        given = library.call(
+            f"linger_panel_{x_bits}", np.full(wanted.shape, 77, np.int32), sizes, *wanted.shape, x, w, bias
+        )
+        assert np.array_equal(given, wanted), sizes
+
+
 @pytest.mark.parametrize(("x_bits", "w_bits", "s_bits"), WIDTHS, ids=IDS)
 def test_columns_are_a_row_of_a_matrix_product(library, x_bits, w_bits, s_bits):
     rng = np.random.default_rng(np.dtype(c_type(x_bits)[:-2]).itemsize * 8 * w_bits + s_bits)
@@ -197,7 +237,15 @@ FAULTS = {
         "max": ("linger_pools.h", "(x_here[c] > block[c])", "(x_here[c] < block[c])"),
     },
     "avx2": {
-        "dots": ("linger_dots.h", "s_13 = _mm256_add_epi32(s_13", "s_13 = _mm256_sub_epi32(s_13"),
+        "panels": ("linger_panels.h", "&to[8], s[(2 * p) + 1]", "&to[8], s[2 * p]"),
+        "packed": ("linger_panels.h", "(o % 16) * 2", "(o % 8) * 2"),
+        "shifted": (
+            "linger_panels.h",
+            "? linger_widen_16(from)",
+            "? linger_widen_16(&from[1])",
+        ),
+        "copied": ("linger_panels.h", "(high - 8) : i", "(high - 9) : i"),
+        "dots": ("linger_dots.h", "s_03 = _mm256_add_epi32(s_03", "s_03 = _mm256_sub_epi32(s_03"),
         "tail": ("linger_dots.h", "LINGER_TAIL(w_3))", "LINGER_TAIL(w_2))"),
         "columns": ("linger_columns.h", "(low, high, 0x31)", "(low, high, 0x20)"),
         "depthwise": ("linger_depthwise.h", "&x[3 * x_pixel], x_row", "&x[2 * x_pixel], x_row"),
@@ -212,8 +260,18 @@ FAULTS = {
         ),
     },
     "avx512": {
-        "dots": ("linger_dots.h", "_products(s_23, w_v, x_v2,", "_products(s_23, w_v, x_v1,"),
-        "raise": ("linger_dots.h", "_mm512_sub_epi32(tile, raise)", "_mm512_add_epi32(tile, raise)"),
+        "panels": (
+            "linger_panels.h",
+            "linger_few_lanes(outputs - (16 * g))",
+            "linger_few_lanes(outputs - (15 * g) - 1)",
+        ),
+        "packed": ("linger_panels.h", "&w[16 * g * numbers]", "&w[(16 * g * numbers) + 1]"),
+        "panel raise": ("linger_panels.h", "_mm512_sub_epi32(start, raised)", "_mm512_add_epi32(start, raised)"),
+        "transposed": ("linger_panels.h", "_mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xDD)", "t[i]"),
+        "last pixel": ("linger_panels.h", "(p < (pixels - 1)) ?", "(p < (pixels - 2)) ?"),
+        "edges": ("linger_panels.h", "(right < windows->width)", "(right <= windows->width)"),
+        "dots": ("linger_dots.h", "s_03 = linger_products(s_03", "s_03 = linger_products(s_02"),
+        "raise": ("linger_dots.h", "is_unsigned), raise)", "is_unsigned), -raise)"),
         "columns": ("linger_columns.h", "high = _mm512_dpwssd_epi32(high", "high = _mm512_dpwssd_epi32(low"),
         "depthwise": ("linger_depthwise.h", "? lanes : 0U, &w[(rows > 3)", "? lanes : lanes, &w[(rows > 3)"),
         "three": (
@@ -266,7 +324,7 @@ PLANTED = [
         variant,
         *fault,
         id=f"{variant}-{name}",
-        marks=[pytest.mark.slow] if variant in BOARDS or name != "dots" else [],
+        marks=[pytest.mark.slow] if variant in BOARDS or name not in ("dots", "panels") else [],
     )
     for variant, faults in FAULTS.items()
     for name, fault in faults.items()

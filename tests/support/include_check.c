@@ -5,6 +5,7 @@
 #include "linger_columns.h"
 #include "linger_depthwise.h"
 #include "linger_dots.h"
+#include "linger_panels.h"
 #include "linger_pools.h"
 
 #ifndef CASES
@@ -250,6 +251,65 @@ static void expect(int64_t given, int64_t wanted, const char *name, int32_t numb
         }                                                                                                                     \
     }
 
+#if defined(LINGER_X86)
+/* An image of up to 6 x 9 pixels, some with channels that no window reads. */
+#define CHECK_PANEL(X, IS_UNSIGNED)                                                                                           \
+    static void check_panel_##X(void)                                                                                         \
+    {                                                                                                                         \
+        static linger_packed packed[LINGER_PACKED(LINGER_PANEL_OUTPUTS, 400)];                                                \
+        int32_t number;                                                                                                       \
+        for (number = 0; number < CASES; number++) {                                                                          \
+            const int32_t outputs = draw(1, LINGER_PANEL_OUTPUTS), inside = (draw(0, 2) == 0) ? draw(1, 10) : 8;              \
+            const int32_t step = inside + draw(0, 1);                                                                         \
+            const int32_t down = draw(1, 3), taps = draw(1, 3), pad = draw(0, 1), stride = draw(1, 2);                        \
+            const int32_t height = draw(down, 6), width = draw(taps, 9), across = taps * inside;                              \
+            const int32_t is_joined = (step == inside) ? 1 : 0, columns = ((width + (2 * pad) - taps) / stride) + 1;          \
+            const int32_t *bias = draw(0, 1) == 0 ? NULL : bias_numbers;                                                      \
+            linger_windows windows = {0, 0, 0, 0, 0, {0, 0}, {0, 0}, {1, 1}, 0, 0, 0, 0};                                     \
+            int32_t begin[LINGER_PANEL_OUTPUTS];                                                                              \
+            const int32_t rows = ((height + (2 * pad) - down) / stride) + 1, first = draw(0, (rows * columns) - 1);           \
+            int32_t pixels = (rows * columns) - first, i, o, p, r;                                                            \
+            pixels = draw(1, (pixels > LINGER_PANEL_PIXELS) ? LINGER_PANEL_PIXELS : pixels);                                  \
+            windows.columns = columns;                                                                                        \
+            windows.height = height;                                                                                          \
+            windows.width = width;                                                                                            \
+            windows.x_row = width * step;                                                                                     \
+            windows.x_column = step;                                                                                          \
+            windows.strides[0] = windows.strides[1] = stride;                                                                 \
+            windows.pads[0] = windows.pads[1] = pad;                                                                          \
+            windows.down = down;                                                                                              \
+            windows.along = (is_joined != 0) ? 1 : taps;                                                                      \
+            windows.taps = (is_joined != 0) ? taps : 1;                                                                       \
+            windows.inside = inside;                                                                                          \
+            fill_##X(x_##X, X_SIZE, 128);                                                                                     \
+            fill_8(w_8, W_SIZE, 128);                                                                                         \
+            CLEAR(sums_32, int32_t)                                                                                           \
+            linger_pack(packed, begin, &windows, outputs, w_8, bias, IS_UNSIGNED);                                            \
+            linger_panel_##X##_8_32(sums_32, pixels, outputs, packed, begin, &windows, x_##X, first);                         \
+            for (p = 0; p < pixels; p++) {                                                                                    \
+                const int32_t top = (((first + p) / columns) * stride) - pad;                                                 \
+                const int32_t left = (((first + p) % columns) * stride) - pad;                                                \
+                for (o = 0; o < outputs; o++) {                                                                               \
+                    int64_t sum = (bias == NULL) ? 0 : bias[o];                                                               \
+                    for (r = 0; r < down; r++) {                                                                              \
+                        for (i = 0; i < across; i++) {                                                                        \
+                            const int32_t y = top + r, x = left + (i / inside);                                               \
+                            if ((y >= 0) && (y < height) && (x >= 0) && (x < width)) {                                        \
+                                sum += (int64_t)x_##X[(((y * width) + x) * step) + (i % inside)] *                            \
+                                       w_8[(((o * down) + r) * across) + i];                                                  \
+                            }                                                                                                 \
+                        }                                                                                                     \
+                    }                                                                                                         \
+                    expect(sums_32[(p * outputs) + o], sum, "linger_panel_" #X, number);                                      \
+                }                                                                                                             \
+            }                                                                                                                 \
+            EXPECT_REST(sums_32, pixels *outputs, "linger_panel_" #X)                                                         \
+        }                                                                                                                     \
+    }
+CHECK_PANEL(8, 0)
+CHECK_PANEL(u8, 1)
+#endif
+
 #define EACH_WIDTH(DO)                                                                                                        \
     DO(8, 8, 32) DO(8, 8, 64) DO(8, 16, 32) DO(8, 16, 64) DO(u8, 8, 32) DO(u8, 8, 64) DO(u8, 16, 32) DO(u8, 16, 64) DO(16, 8, 32) DO(16, 8, 64) DO(16, 16, 32) DO(16, 16, 64)
 
@@ -275,6 +335,10 @@ int main(void)
 {
     fill_bias();
     EACH_WIDTH(RUN_EACH)
+#if defined(LINGER_X86)
+    check_panel_8();
+    check_panel_u8();
+#endif
     check_window_sum_8_32();
     check_window_sum_8_64();
     check_window_sum_u8_32();

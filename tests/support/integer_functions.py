@@ -19,7 +19,7 @@ CHECK = Path(__file__).parent / "include_check.c"
 WIDTHS = tuple((x, w, s) for x in (8, "u8", 16) for w in (8, 16) for s in (32, 64))
 """Kinds of data, weights and sums: bits, and of unsigned bytes u8."""
 
-_NAMES = ("linger_dots", "linger_columns", "linger_depthwise", "linger_pools")
+_NAMES = ("linger_dots", "linger_panels", "linger_columns", "linger_depthwise", "linger_pools")
 _PARAMETERS = {
     "dots": "S *sums, int32_t pixels, int32_t outputs, const X *x, int32_t x_pixel, int32_t runs, int32_t x_step,"
     " int32_t length, const W *w, int32_t w_output, int32_t w_step, const int32_t *bias",
@@ -29,6 +29,26 @@ _PARAMETERS = {
     "window_sum": "S *sums, int32_t channels, const X *x, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column",
     "window_max": "X *sums, int32_t channels, const X *x, int32_t rows, int32_t x_row, int32_t columns, int32_t x_column",
 }
+
+_PANELS = """#if defined(LINGER_X86)
+void call_linger_panel_@(int32_t *sums, const int32_t *sizes, int32_t pixels, int32_t outputs, const X *x, const int8_t *w,
+                         const int32_t *bias);
+void call_linger_panel_@(int32_t *sums, const int32_t *sizes, int32_t pixels, int32_t outputs, const X *x, const int8_t *w,
+                         const int32_t *bias)
+{
+    static linger_packed packed[LINGER_PACKED(LINGER_PANEL_OUTPUTS, 4096)];
+    int32_t begin[LINGER_PANEL_OUTPUTS];
+    linger_windows windows;
+    int32_t first;
+    memcpy(&windows, sizes, sizeof windows);
+    linger_pack(packed, begin, &windows, outputs, w, bias, UNSIGNED);
+    for (first = 0; first < pixels; first += LINGER_PANEL_PIXELS) {
+        const int32_t count = pixels - first < LINGER_PANEL_PIXELS ? pixels - first : LINGER_PANEL_PIXELS;
+        linger_panel_@_8_32(&sums[first * outputs], count, outputs, packed, begin, &windows, x, first);
+    }
+}
+#endif"""
+"""A product of panels as generated code computes it; `sizes` are the members of linger_windows."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +144,9 @@ def _exporting_source() -> str:
                 typed = typed.replace(f"{letter} *", f"{c_type(bits)} *")
             head = f"void call_linger_{kind}_{suffix}({typed})"
             lines.append(f"{head};\n{head} {{ linger_{kind}_{suffix}({names}); }}")
+    for kind in (8, "u8"):
+        text = _PANELS.replace("@", str(kind)).replace("const X *", f"const {c_type(kind)} *")
+        lines.append(text.replace("UNSIGNED", str(int(kind == "u8"))))
     return "\n".join([*lines, ""])
 
 

@@ -145,6 +145,7 @@ WEIGHTS = ("c", "file")
 _HEADER_PURPOSES: Mapping[str, str] = {
     "linger_simd.h": "chooses the instruction set",
     "linger_dots.h": "sums of products, for convolutions and linear layers, for several instruction sets",
+    "linger_panels.h": "the same for x86, with packed weights",
     "linger_columns.h": "sums of products with a matrix that is not transposed, for several instruction sets",
     "linger_depthwise.h": "sums of products of one channel each, for several instruction sets",
     "linger_pools.h": "sums and largest numbers of windows, for several instruction sets",

@@ -9,6 +9,7 @@ import pytest
 from tests.support.arithmetic import NumpyKernel
 from tests.support.c_compiler import call, load_with, require_compiler
 from tests.support.c_units import Input, Unit
+from tests.support.integer_functions import require_variant
 from tests.support.ops import find_op
 from tests.support.samples import arrays
 
@@ -90,6 +91,92 @@ def test_tiles_give_the_numbers_of_numpy(name, is_last, tmp_path):
     require_compiler()
     source, cases = build(find_op(name), is_last=is_last)
     assert wrong(cases, load_with(source, tmp_path, f"-I{INCLUDE}")) == []
+
+
+PANELS = ("Conv1dInt", "Conv2dInt")
+
+
+@pytest.mark.parametrize("variant", ["avx2", "avx512"])
+@pytest.mark.parametrize("name", PANELS)
+@pytest.mark.thin(every=2)
+def test_panels_give_the_numbers_of_numpy(name, variant, tmp_path):
+    options = require_variant(variant).options
+    source, cases = build(find_op(name), is_last=True)
+    assert "linger_pack(" in source
+    assert wrong(cases, load_with(source, tmp_path, f"-I{INCLUDE}", *options)) == []
+
+
+def convolution(shape, w_shape, **more):
+    """A convolution in the layout of images, with random numbers: source and case."""
+    rng, op, unit = np.random.default_rng(2), find_op("Conv2dInt"), Unit(is_tiled=True)
+    x, w = (rng.integers(-128, 128, size).astype(np.int8) for size in (shape, w_shape))
+    b = rng.integers(-9999, 9999, w_shape[0]).astype(np.int32)
+    window = {"kernel_shape": w_shape[2:], "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+    scales = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": 4.0}
+    attributes = op.complete({**window, **scales, "data_bits": 8, "parameter_bits": 8, "o_bits": 8, **more})
+    expected = op.body(NumpyKernel(), x, w, b, **attributes)
+    orders = (channels_last(x.shape), channels_last(w.shape), None)
+    given = [Input(a.shape, str(a.dtype), a if i else None, orders[i]) for i, a in enumerate((x, w, b))]
+    last = [channels_last(expected.shape)]
+    function = unit.add("run", op.body, given, attributes, title="conv", orders=last)
+    memory = [in_memory(a, order) for a, order in zip((x, w, b), orders, strict=True)]
+    return unit.source(), [(function, memory, [in_memory(expected, last[0])])]
+
+
+@pytest.mark.parametrize("variant", ["avx2", "avx512"])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_panels_of_rows_give_the_numbers_of_numpy(dtype, variant, tmp_path):
+    rng, op, unit = np.random.default_rng(4), find_op("LinearInt"), Unit(is_tiled=True)
+    x = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (3, 11, 21)).astype(dtype)
+    w, b = rng.integers(-128, 128, (70, 21)).astype(np.int8), rng.integers(-9999, 9999, 70).astype(np.int32)
+    scales = {"scale_x": 16.0, "scale_w": 64.0, "scale_o": 4.0}
+    attributes = op.complete({**scales, "data_bits": 8, "parameter_bits": 8, "o_bits": 8})
+    given = [Input(a.shape, str(a.dtype), a if i else None) for i, a in enumerate((x, w, b))]
+    function = unit.add("run", op.body, given, attributes, title="linear")
+    cases = [(function, (x, w, b), [op.body(NumpyKernel(), x, w, b, **attributes)])]
+    source = unit.source()
+    assert f"linger_panel_{'u8' if dtype is np.uint8 else 8}_8_32(" in source
+    assert wrong(cases, load_with(source, tmp_path, f"-I{INCLUDE}", *require_variant(variant).options)) == []
+
+
+GEOMETRIES = {
+    "several panels": ((1, 12, 5, 7), (150, 12, 3, 3), {}),
+    "small panels": ((1, 12, 5, 7), (40, 12, 3, 3), {}),
+    "runs of three": ((1, 3, 9, 8), (20, 3, 3, 3), {"strides": (2, 2)}),
+    "groups": ((2, 24, 6, 5), (36, 8, 3, 3), {"group": 3, "dilations": (2, 1)}),
+    "one pixel each": ((1, 20, 6, 7), (70, 20, 1, 1), {"pads": (0, 0, 0, 0)}),
+    "one column": ((1, 8, 9, 1), (16, 8, 3, 3), {}),
+    "dilated": ((1, 8, 9, 9), (16, 8, 3, 3), {"dilations": (1, 2), "pads": (0, 2, 1, 3)}),
+}
+
+
+@pytest.mark.parametrize("variant", ["avx2", "avx512"])
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.thin(every=3)
+def test_panels_of_any_geometry_give_the_numbers_of_numpy(name, variant, tmp_path):
+    shape, w_shape, more = GEOMETRIES[name]
+    source, cases = convolution(shape, w_shape, **more)
+    small = ("-DLINGER_PANEL_BYTES=4000",) if name == "small panels" else ()
+    options = (*require_variant(variant).options, *small, f"-I{INCLUDE}")
+    assert "linger_pack(" in source
+    assert wrong(cases, load_with(source, tmp_path, *options)) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault"),
+    [
+        (r"\(\((x\d+ \+ i\d+)\) % ", r"((\1 + 1) % "),
+        (r"(linger_pack\([^;]*in_1 \+ )", r"\1 1 + "),
+        (r"(linger_pack\([^;]*), in_2 \+ \w+", r"\1, in_2"),
+        (r"(linger_panel_8_8_32\([^;]*), in_0, (\w+)\)", r"\1, in_0 + 1, \2)"),
+    ],
+)
+def test_a_fault_in_a_panel_is_seen(pattern, fault, tmp_path):
+    options = require_variant("avx2").options
+    source, cases = convolution((1, 12, 5, 7), (150, 12, 3, 3))
+    broken = re.sub(pattern, fault, source, count=1)
+    assert broken != source
+    assert wrong(cases, load_with(broken, tmp_path, f"-I{INCLUDE}", "-w", *options))
 
 
 @pytest.mark.parametrize("name", SUMMING)

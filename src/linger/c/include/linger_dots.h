@@ -94,9 +94,9 @@ LINGER_DEFINE_DOTS(linger_dots_u8_8_32, uint8_t, int8_t, int32_t, int32_t)
 
 #if defined(LINGER_X86)
 
-/* The windows of all pixels are copied side by side first, as the multiplication wants them and with zeros behind each run: every
-   row of weights then needs no treatment of tails but for reads beyond the end of the weights. A copy holds LINGER_CHUNK numbers
-   of a pixel; longer windows come in pieces. */
+/* One pixel at a time: linger_panels.h has what many pixels need. Its window is copied first, as the multiplication wants it and
+   with zeros behind each run: every row of weights then needs no treatment of tails but for reads beyond the end of the weights.
+   A copy holds LINGER_CHUNK numbers; longer windows come in pieces. */
 #define LINGER_CHUNK 2048
 
 typedef struct {
@@ -108,12 +108,6 @@ typedef struct {
     int32_t length;
     int32_t x_run; /* the distance of two runs in the copy */
 } linger_dots_piece;
-
-/* How many pixels are copied: a lone pixel has a tile of its own. */
-LINGER_INSIDE int32_t linger_copies(int32_t pixels)
-{
-    return (pixels > 1) ? LINGER_PIXELS : 1;
-}
 
 LINGER_INSIDE void linger_add_four(int32_t *sums, __m128i four, int32_t count)
 {
@@ -174,46 +168,17 @@ LINGER_INSIDE __m512i linger_fold_lanes(__m512i a, __m512i b, __m512i c, __m512i
     return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
 }
 
-/* The 128-bit parts of four vectors, added up: part k of the result is the sum of the parts of vector k. */
-LINGER_INSIDE __m512i linger_fold_parts(__m512i a, __m512i b, __m512i c, __m512i d)
+/* The 128-bit parts of a vector, added up. */
+LINGER_INSIDE __m128i linger_fold_parts(__m512i a)
 {
-    const __m512i ab = _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xEE));
-    const __m512i cd = _mm512_add_epi32(_mm512_shuffle_i32x4(c, d, 0x44), _mm512_shuffle_i32x4(c, d, 0xEE));
-    return _mm512_add_epi32(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xDD));
+    const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
 }
 
 LINGER_INSIDE __m512i linger_copied_vector(const linger_copied *from)
 {
     return _mm512_loadu_si512((const void *)from);
 }
-
-#define LINGER_MULTIPLY_FOUR(K, LANES)                                                                                        \
-    {                                                                                                                         \
-        const __m512i x_v0 = linger_copied_vector(&x_0[K]);                                                                   \
-        const __m512i x_v1 = linger_copied_vector(&x_1[K]);                                                                   \
-        const __m512i x_v2 = linger_copied_vector(&x_2[K]);                                                                   \
-        const __m512i x_v3 = linger_copied_vector(&x_3[K]);                                                                   \
-        __m512i w_v = linger_raised(&w_0[K], LANES, is_unsigned);                                                             \
-        s_00 = linger_products(s_00, w_v, x_v0, is_unsigned);                                                                 \
-        s_10 = linger_products(s_10, w_v, x_v1, is_unsigned);                                                                 \
-        s_20 = linger_products(s_20, w_v, x_v2, is_unsigned);                                                                 \
-        s_30 = linger_products(s_30, w_v, x_v3, is_unsigned);                                                                 \
-        w_v = linger_raised(&w_1[K], LANES, is_unsigned);                                                                     \
-        s_01 = linger_products(s_01, w_v, x_v0, is_unsigned);                                                                 \
-        s_11 = linger_products(s_11, w_v, x_v1, is_unsigned);                                                                 \
-        s_21 = linger_products(s_21, w_v, x_v2, is_unsigned);                                                                 \
-        s_31 = linger_products(s_31, w_v, x_v3, is_unsigned);                                                                 \
-        w_v = linger_raised(&w_2[K], LANES, is_unsigned);                                                                     \
-        s_02 = linger_products(s_02, w_v, x_v0, is_unsigned);                                                                 \
-        s_12 = linger_products(s_12, w_v, x_v1, is_unsigned);                                                                 \
-        s_22 = linger_products(s_22, w_v, x_v2, is_unsigned);                                                                 \
-        s_32 = linger_products(s_32, w_v, x_v3, is_unsigned);                                                                 \
-        w_v = linger_raised(&w_3[K], LANES, is_unsigned);                                                                     \
-        s_03 = linger_products(s_03, w_v, x_v0, is_unsigned);                                                                 \
-        s_13 = linger_products(s_13, w_v, x_v1, is_unsigned);                                                                 \
-        s_23 = linger_products(s_23, w_v, x_v2, is_unsigned);                                                                 \
-        s_33 = linger_products(s_33, w_v, x_v3, is_unsigned);                                                                 \
-    }
 
 #define LINGER_MULTIPLY_ONE(K, LANES)                                                                                         \
     {                                                                                                                         \
@@ -224,60 +189,21 @@ LINGER_INSIDE __m512i linger_copied_vector(const linger_copied *from)
         s_03 = linger_products(s_03, linger_raised(&w_3[K], LANES, is_unsigned), x_v, is_unsigned);                           \
     }
 
-/* 128 times the sum of each pixel's copied numbers, once in each of the four lanes that belong to the pixel. */
-LINGER_INSIDE __m512i linger_raise_of_pixels(const linger_copied *copy, int32_t copies, int32_t x_copy, int32_t size)
+/* 128 times the sum of the copied numbers, in every lane. */
+LINGER_INSIDE __m128i linger_raise_of_pixel(const linger_copied *copy, int32_t size)
 {
     const __m512i raise = _mm512_set1_epi8((char)-128);
-    __m512i s[LINGER_PIXELS];
-    int32_t p;
+    __m512i sum = _mm512_setzero_si512();
     int32_t i;
-    for (p = 0; p < LINGER_PIXELS; p++) {
-        s[p] = _mm512_setzero_si512();
+    for (i = 0; i < size; i += LINGER_LANES) {
+        sum = _mm512_dpbusd_epi32(sum, raise, linger_copied_vector(&copy[i]));
     }
-    for (p = 0; p < copies; p++) {
-        for (i = 0; i < size; i += LINGER_LANES) {
-            s[p] = _mm512_dpbusd_epi32(s[p], raise, linger_copied_vector(&copy[(p * x_copy) + i]));
-        }
-        s[p] = linger_fold_lanes(s[p], s[p], s[p], s[p]);
-    }
-    return linger_fold_parts(s[0], s[1], s[2], s[3]);
+    return linger_fold_parts(linger_fold_lanes(sum, sum, sum, sum));
 }
 
-/* Four outputs of four pixels. Output `first + k` of fewer than four is computed again and dropped. */
-LINGER_INSIDE __m512i linger_tile_of_four(const linger_copied *copy, int32_t x_copy, const linger_dots_piece *piece,
-                                          const int32_t row[4], int32_t is_unsigned)
-{
-    const int32_t whole = piece->length - (piece->length % LINGER_LANES);
-    const __mmask64 all = ~(__mmask64)0;
-    const __mmask64 rest = linger_first_lanes(piece->length - whole);
-    __m512i s_00 = _mm512_setzero_si512();
-    __m512i s_01 = s_00, s_02 = s_00, s_03 = s_00, s_10 = s_00, s_11 = s_00, s_12 = s_00, s_13 = s_00;
-    __m512i s_20 = s_00, s_21 = s_00, s_22 = s_00, s_23 = s_00, s_30 = s_00, s_31 = s_00, s_32 = s_00, s_33 = s_00;
-    int32_t run;
-    int32_t i;
-    for (run = 0; run < piece->runs; run++) {
-        const linger_copied *x_0 = &copy[run * piece->x_run];
-        const linger_copied *x_1 = &x_0[x_copy];
-        const linger_copied *x_2 = &x_1[x_copy];
-        const linger_copied *x_3 = &x_2[x_copy];
-        const int8_t *w_0 = &piece->w[row[0] + (run * piece->w_step)];
-        const int8_t *w_1 = &piece->w[row[1] + (run * piece->w_step)];
-        const int8_t *w_2 = &piece->w[row[2] + (run * piece->w_step)];
-        const int8_t *w_3 = &piece->w[row[3] + (run * piece->w_step)];
-        for (i = 0; i < whole; i += LINGER_LANES) {
-            LINGER_MULTIPLY_FOUR(i, all)
-        }
-        if (rest != 0U) {
-            LINGER_MULTIPLY_FOUR(whole, rest)
-        }
-    }
-    return linger_fold_parts(linger_fold_lanes(s_00, s_01, s_02, s_03), linger_fold_lanes(s_10, s_11, s_12, s_13),
-                             linger_fold_lanes(s_20, s_21, s_22, s_23), linger_fold_lanes(s_30, s_31, s_32, s_33));
-}
-
-/* Four outputs of one pixel. */
-LINGER_INSIDE __m512i linger_tile_of_one(const linger_copied *copy, const linger_dots_piece *piece, const int32_t row[4],
-                                         int32_t is_unsigned)
+/* Four outputs. Output `first + k` of fewer than four is computed again and dropped. */
+LINGER_INSIDE __m128i linger_tile(const linger_copied *copy, const linger_dots_piece *piece, const int32_t row[4],
+                                  int32_t is_unsigned)
 {
     const int32_t whole = piece->length - (piece->length % LINGER_LANES);
     const __mmask64 all = ~(__mmask64)0;
@@ -299,55 +225,15 @@ LINGER_INSIDE __m512i linger_tile_of_one(const linger_copied *copy, const linger
             LINGER_MULTIPLY_ONE(whole, rest)
         }
     }
-    s_00 = linger_fold_lanes(s_00, s_01, s_02, s_03);
-    return linger_fold_parts(s_00, s_00, s_00, s_00);
+    return linger_fold_parts(linger_fold_lanes(s_00, s_01, s_02, s_03));
 }
 
-#undef LINGER_MULTIPLY_FOUR
 #undef LINGER_MULTIPLY_ONE
-
-LINGER_INSIDE void linger_multiply_piece(int32_t *sums, int32_t pixels, int32_t outputs, const linger_copied *copy,
-                                         int32_t x_copy, const linger_dots_piece *piece, int32_t is_unsigned)
-{
-    const int32_t raised = (is_unsigned != 0) ? 0 : linger_copies(pixels);
-    const __m512i raise = linger_raise_of_pixels(copy, raised, x_copy, piece->runs * piece->x_run);
-    int32_t first;
-    for (first = 0; first < outputs; first += 4) {
-        const int32_t count = outputs - first;
-        int32_t row[4];
-        __m512i tile;
-        int32_t k;
-        for (k = 0; k < 4; k++) {
-            row[k] = (first + ((k < count) ? k : 0)) * piece->w_output;
-        }
-        tile = (pixels > 1) ? linger_tile_of_four(copy, x_copy, piece, row, is_unsigned)
-                            : linger_tile_of_one(copy, piece, row, is_unsigned);
-        tile = _mm512_sub_epi32(tile, raise);
-        linger_add_four(&sums[first], _mm512_castsi512_si128(tile), count);
-        if (pixels > 1) {
-            linger_add_four(&sums[outputs + first], _mm512_extracti32x4_epi32(tile, 1), count);
-        }
-        if (pixels > 2) {
-            linger_add_four(&sums[(2 * outputs) + first], _mm512_extracti32x4_epi32(tile, 2), count);
-        }
-        if (pixels > 3) {
-            linger_add_four(&sums[(3 * outputs) + first], _mm512_extracti32x4_epi32(tile, 3), count);
-        }
-    }
-}
 
 #elif defined(LINGER_AVX2)
 
 #define LINGER_LANES 16
 typedef int16_t linger_copied;
-
-/* The first `count` < 16 of 16 bytes, without reading the others. */
-LINGER_INSIDE __m256i linger_widen_some(const int8_t *from, int32_t count)
-{
-    int8_t bytes[16] = {0};
-    (void)memcpy(bytes, from, (size_t)count);
-    return linger_widen_16(bytes);
-}
 
 /* Copies one run and the zeros behind it. */
 LINGER_INSIDE void linger_copy_run(linger_copied *to, const int8_t *from, int32_t length, int32_t is_unsigned)
@@ -387,24 +273,6 @@ LINGER_INSIDE __m128i linger_fold_lanes(__m256i a, __m256i b, __m256i c, __m256i
     return _mm_add_epi32(_mm256_castsi256_si128(folded), _mm256_extracti128_si256(folded, 1));
 }
 
-#define LINGER_MULTIPLY_TWO(K, W_0, W_1, W_2, W_3)                                                                            \
-    {                                                                                                                         \
-        const __m256i x_v0 = linger_copied_vector(&x_0[K]);                                                                   \
-        const __m256i x_v1 = linger_copied_vector(&x_1[K]);                                                                   \
-        __m256i w_v = (W_0);                                                                                                  \
-        s_00 = _mm256_add_epi32(s_00, _mm256_madd_epi16(w_v, x_v0));                                                          \
-        s_10 = _mm256_add_epi32(s_10, _mm256_madd_epi16(w_v, x_v1));                                                          \
-        w_v = (W_1);                                                                                                          \
-        s_01 = _mm256_add_epi32(s_01, _mm256_madd_epi16(w_v, x_v0));                                                          \
-        s_11 = _mm256_add_epi32(s_11, _mm256_madd_epi16(w_v, x_v1));                                                          \
-        w_v = (W_2);                                                                                                          \
-        s_02 = _mm256_add_epi32(s_02, _mm256_madd_epi16(w_v, x_v0));                                                          \
-        s_12 = _mm256_add_epi32(s_12, _mm256_madd_epi16(w_v, x_v1));                                                          \
-        w_v = (W_3);                                                                                                          \
-        s_03 = _mm256_add_epi32(s_03, _mm256_madd_epi16(w_v, x_v0));                                                          \
-        s_13 = _mm256_add_epi32(s_13, _mm256_madd_epi16(w_v, x_v1));                                                          \
-    }
-
 #define LINGER_MULTIPLY_ONE(K, W_0, W_1, W_2, W_3)                                                                            \
     {                                                                                                                         \
         const __m256i x_v = linger_copied_vector(&x_0[K]);                                                                    \
@@ -417,105 +285,74 @@ LINGER_INSIDE __m128i linger_fold_lanes(__m256i a, __m256i b, __m256i c, __m256i
 #define LINGER_WHOLE(W) linger_widen_16(&(W)[i])
 #define LINGER_TAIL(W) linger_tail_weights(&(W)[whole], rest, piece->w_end)
 
-/* Four outputs of one or two pixels, added to the sums. */
-LINGER_INSIDE void linger_tile(int32_t *sums, int32_t *other_sums, int32_t count, const linger_copied *copy, int32_t x_copy,
-                               const linger_dots_piece *piece, const int32_t row[4])
+/* Four outputs. Output `first + k` of fewer than four is computed again and dropped. */
+LINGER_INSIDE __m128i linger_tile(const linger_copied *copy, const linger_dots_piece *piece, const int32_t row[4],
+                                  int32_t is_unsigned)
 {
     const int32_t rest = piece->length % LINGER_LANES;
     const int32_t whole = piece->length - rest;
     __m256i s_00 = _mm256_setzero_si256();
-    __m256i s_01 = s_00, s_02 = s_00, s_03 = s_00, s_10 = s_00, s_11 = s_00, s_12 = s_00, s_13 = s_00;
+    __m256i s_01 = s_00, s_02 = s_00, s_03 = s_00;
     int32_t run;
     int32_t i;
+    (void)is_unsigned;
     for (run = 0; run < piece->runs; run++) {
         const linger_copied *x_0 = &copy[run * piece->x_run];
-        const linger_copied *x_1 = &x_0[x_copy];
         const int8_t *w_0 = &piece->w[row[0] + (run * piece->w_step)];
         const int8_t *w_1 = &piece->w[row[1] + (run * piece->w_step)];
         const int8_t *w_2 = &piece->w[row[2] + (run * piece->w_step)];
         const int8_t *w_3 = &piece->w[row[3] + (run * piece->w_step)];
-        if (other_sums != 0) {
-            for (i = 0; i < whole; i += LINGER_LANES) {
-                LINGER_MULTIPLY_TWO(i, LINGER_WHOLE(w_0), LINGER_WHOLE(w_1), LINGER_WHOLE(w_2), LINGER_WHOLE(w_3))
-            }
-            if (rest > 0) {
-                LINGER_MULTIPLY_TWO(whole, LINGER_TAIL(w_0), LINGER_TAIL(w_1), LINGER_TAIL(w_2), LINGER_TAIL(w_3))
-            }
-        } else {
-            for (i = 0; i < whole; i += LINGER_LANES) {
-                LINGER_MULTIPLY_ONE(i, LINGER_WHOLE(w_0), LINGER_WHOLE(w_1), LINGER_WHOLE(w_2), LINGER_WHOLE(w_3))
-            }
-            if (rest > 0) {
-                LINGER_MULTIPLY_ONE(whole, LINGER_TAIL(w_0), LINGER_TAIL(w_1), LINGER_TAIL(w_2), LINGER_TAIL(w_3))
-            }
+        for (i = 0; i < whole; i += LINGER_LANES) {
+            LINGER_MULTIPLY_ONE(i, LINGER_WHOLE(w_0), LINGER_WHOLE(w_1), LINGER_WHOLE(w_2), LINGER_WHOLE(w_3))
+        }
+        if (rest > 0) {
+            LINGER_MULTIPLY_ONE(whole, LINGER_TAIL(w_0), LINGER_TAIL(w_1), LINGER_TAIL(w_2), LINGER_TAIL(w_3))
         }
     }
-    linger_add_four(sums, linger_fold_lanes(s_00, s_01, s_02, s_03), count);
-    if (other_sums != 0) {
-        linger_add_four(other_sums, linger_fold_lanes(s_10, s_11, s_12, s_13), count);
-    }
+    return linger_fold_lanes(s_00, s_01, s_02, s_03);
 }
 
-#undef LINGER_MULTIPLY_TWO
 #undef LINGER_MULTIPLY_ONE
 #undef LINGER_WHOLE
 #undef LINGER_TAIL
-
-LINGER_INSIDE void linger_multiply_piece(int32_t *sums, int32_t pixels, int32_t outputs, const linger_copied *copy,
-                                         int32_t x_copy, const linger_dots_piece *piece, int32_t is_unsigned)
-{
-    int32_t first;
-    (void)is_unsigned;
-    for (first = 0; first < outputs; first += 4) {
-        const int32_t count = outputs - first;
-        int32_t row[4];
-        int32_t k;
-        int32_t p;
-        for (k = 0; k < 4; k++) {
-            row[k] = (first + ((k < count) ? k : 0)) * piece->w_output;
-        }
-        for (p = 0; p + 1 < pixels; p += 2) {
-            int32_t *to = &sums[(p * outputs) + first];
-            linger_tile(to, &to[outputs], count, &copy[p * x_copy], x_copy, piece, row);
-        }
-        if (p < pixels) {
-            linger_tile(&sums[(p * outputs) + first], 0, count, &copy[p * x_copy], x_copy, piece, row);
-        }
-    }
-}
 
 #endif
 
 #if defined(LINGER_X86)
 
 /* Adds the products of `runs` runs, which fit the copy. */
-LINGER_INSIDE void linger_add_piece(int32_t *sums, int32_t pixels, int32_t outputs, const int8_t *x, int32_t x_pixel,
-                                    int32_t x_step, linger_dots_piece *piece, int32_t is_unsigned)
+LINGER_INSIDE void linger_add_piece(int32_t *sums, int32_t outputs, const int8_t *x, int32_t x_step, linger_dots_piece *piece,
+                                    int32_t is_unsigned)
 {
-    linger_copied copy[(LINGER_PIXELS * LINGER_CHUNK) + (2 * LINGER_LANES)];
+    linger_copied copy[LINGER_CHUNK + (2 * LINGER_LANES)];
     const int32_t is_joined = ((piece->w_step == piece->length) || (piece->runs == 1)) ? 1 : 0;
     const int32_t x_run =
         (is_joined != 0) ? piece->length : (((piece->length + LINGER_LANES) - 1) / LINGER_LANES) * LINGER_LANES;
     const int32_t used = piece->runs * x_run;
-    const int32_t x_copy = (((used + LINGER_LANES) - 1) / LINGER_LANES) * LINGER_LANES;
-    int32_t p;
+    __m128i raise = _mm_setzero_si128();
     int32_t run;
-    for (p = 0; p < linger_copies(pixels); p++) {
-        /* pixels that are not there repeat the last one and are dropped */
-        const int8_t *from = &x[((p < pixels) ? p : (pixels - 1)) * x_pixel];
-        for (run = 0; run < piece->runs; run++) {
-            linger_copy_run(&copy[(p * x_copy) + (run * x_run)], &from[run * x_step], piece->length, is_unsigned);
-        }
-        (void)memset(&copy[(p * x_copy) + used], 0, LINGER_LANES * sizeof(linger_copied));
+    int32_t first;
+    for (run = 0; run < piece->runs; run++) {
+        linger_copy_run(&copy[run * x_run], &x[run * x_step], piece->length, is_unsigned);
     }
+    (void)memset(&copy[used], 0, LINGER_LANES * sizeof(linger_copied));
+    piece->x_run = x_run;
     if (is_joined != 0) {
         piece->length = used;
         piece->runs = 1;
-        piece->x_run = x_copy;
-    } else {
-        piece->x_run = x_run;
     }
-    linger_multiply_piece(sums, pixels, outputs, copy, x_copy, piece, is_unsigned);
+#if defined(LINGER_AVX512)
+    raise = (is_unsigned != 0) ? raise : linger_raise_of_pixel(copy, used);
+#endif
+    for (first = 0; first < outputs; first += 4) {
+        const int32_t count = outputs - first;
+        int32_t row[4];
+        int32_t k;
+        for (k = 0; k < 4; k++) {
+            row[k] = (first + ((k < count) ? k : 0)) * piece->w_output;
+        }
+        linger_add_four(&sums[first], _mm_sub_epi32(linger_tile(copy, piece, row, is_unsigned), raise), count);
+    }
 }
 
 LINGER_INSIDE void linger_dots_of_bytes(int32_t *restrict sums, int32_t pixels, int32_t outputs, const int8_t *restrict x,
@@ -532,18 +369,19 @@ LINGER_INSIDE void linger_dots_of_bytes(int32_t *restrict sums, int32_t pixels, 
         for (i = 0; i < outputs; i++) {
             sums[(p * outputs) + i] = (bias != NULL) ? bias[i] : 0;
         }
-    }
-    for (run = 0; run < runs; run += most_runs) {
-        for (i = 0; i < length; i += LINGER_CHUNK) {
-            linger_dots_piece piece;
-            piece.w = &w[(run * w_step) + i];
-            piece.w_end = &w[((outputs - 1) * w_output) + ((runs - 1) * w_step) + length];
-            piece.w_output = w_output;
-            piece.w_step = w_step;
-            piece.runs = ((runs - run) < most_runs) ? (runs - run) : most_runs;
-            piece.length = ((length - i) < LINGER_CHUNK) ? (length - i) : LINGER_CHUNK;
-            piece.x_run = 0;
-            linger_add_piece(sums, pixels, outputs, &x[(run * x_step) + i], x_pixel, x_step, &piece, is_unsigned);
+        for (run = 0; run < runs; run += most_runs) {
+            for (i = 0; i < length; i += LINGER_CHUNK) {
+                linger_dots_piece piece;
+                piece.w = &w[(run * w_step) + i];
+                piece.w_end = &w[((outputs - 1) * w_output) + ((runs - 1) * w_step) + length];
+                piece.w_output = w_output;
+                piece.w_step = w_step;
+                piece.runs = ((runs - run) < most_runs) ? (runs - run) : most_runs;
+                piece.length = ((length - i) < LINGER_CHUNK) ? (length - i) : LINGER_CHUNK;
+                piece.x_run = 0;
+                linger_add_piece(&sums[p * outputs], outputs, &x[(p * x_pixel) + (run * x_step) + i], x_step, &piece,
+                                 is_unsigned);
+            }
         }
     }
 }

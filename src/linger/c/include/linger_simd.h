@@ -59,7 +59,7 @@
 /* How many of all channels one call computes: few where every byte of the stack counts, more where a larger share of the work is
    the call's own. Both numbers divide all channels. */
 #if defined(LINGER_X86)
-#define LINGER_TILE(all, few) ((all) <= 128 ? (all) : (((all) % 128) == 0 ? 128 : (few)))
+#define LINGER_TILE(all, few) ((all) <= 512 ? (all) : (((all) % 64) == 0 ? 64 : (few)))
 #elif defined(LINGER_HELIUM)
 #define LINGER_TILE(all, few) (((all) % (2 * (few))) == 0 ? (2 * (few)) : (few))
 #else
@@ -91,6 +91,14 @@ LINGER_INSIDE int32_t linger_byte(const int8_t *x, int32_t i, int32_t is_unsigne
 LINGER_INSIDE __m256i linger_widen_16(const int8_t *from)
 {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)from));
+}
+
+/* The first `count` < 16 of 16 bytes, without reading the others. */
+LINGER_INSIDE __m256i linger_widen_some(const int8_t *from, int32_t count)
+{
+    int8_t bytes[16] = {0};
+    (void)memcpy(bytes, from, (size_t)count);
+    return linger_widen_16(bytes);
 }
 #endif
 

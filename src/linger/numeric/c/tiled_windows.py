@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,6 +35,85 @@ from linger.numeric.c.scope import (
     write_results,
 )
 from linger.numeric.c.views import Accumulate, Total, Window
+
+_FEW_PIXELS, _LONG_WINDOW = 4, 8192
+"""The least pixels that weights are packed for, and the most numbers of a window whose packed weights the stack has room for."""
+
+
+@dataclass(frozen=True)
+class _Panels:
+    """A product as `linger_panels.h` computes it: where its operands begin, and its outputs, the first of which is `first`.
+
+    `sizes` are the members of `linger_windows`; a window has `numbers` with every run padded.
+    """
+
+    sizes: str
+    numbers: int
+    pixels: int
+    outputs: int
+    x: str
+    kind: str
+    weights: Line
+    bias: Line | None
+    first: str = "0"
+
+    def write(self, scope: Scope, filled: Filled, total: Node, index: Callable[[str, str], tuple[str, ...]]) -> None:
+        """Loops over panels of outputs, whose weights are packed, and tiles of pixels, which are counted row by row."""
+        draft, w, most = scope.draft, total.args[1], f"LINGER_PANEL({self.numbers})"
+        windows, packed, begin, o, x, sums = map(draft.fresh, ("windows", "packed", "begin", "o", "x", "sums"))
+        scope.line(f"static const linger_windows {windows} = {{{self.sizes}}};")
+        with scope.braces(f"for (int32_t {o} = 0; {o} < {self.outputs}; {o} += {most})") as place:
+            block, first = _least(place, "block", f"{self.outputs} - {o}", most), sum_text(self.first, o)
+            room = _least_of(str(self.outputs), most)
+            place.line(f"linger_packed {packed}[LINGER_PACKED({room}, {self.numbers})];")
+            place.line(f"int32_t {begin}[LINGER_PANEL_OUTPUTS];")
+            weights = self.weights.at(times_text(grouped(first), str(w.size // w.shape[0])))
+            operands = f"{weights}, {bias_text(self.bias, first)}, {int(self.kind == 'u8')}"
+            place.line(f"linger_pack({packed}, {begin}, &{windows}, {block}, {operands});")
+            with place.braces(f"for (int32_t {x} = 0; {x} < {self.pixels}; {x} += LINGER_PANEL_PIXELS)") as inside:
+                pixels = _least(inside, "pixels", f"{self.pixels} - {x}", "LINGER_PANEL_PIXELS")
+                inside.line(f"int32_t {sums}[LINGER_PANEL_PIXELS * {min(self.outputs, 64)}];")
+                operands = f"{packed}, {begin}, &{windows}, {self.x}, {x}"
+                inside.line(f"linger_panel_{self.kind}_8_32({sums}, {pixels}, {block}, {operands});")
+                tile = Tile(
+                    sums, pixels, block, lambda p, j: index(grouped(sum_text(x, p)), grouped(sum_text(first, j)))
+                )
+                write_results(inside, filled, total, INT32, tile)
+
+
+def _least_of(a: str, b: str) -> str:
+    return f"{a} < {b} ? {a} : {b}"
+
+
+def _least(scope: Scope, stem: str, a: str, b: str) -> str:
+    """A constant with the smaller of two numbers."""
+    name = scope.draft.fresh(stem)
+    scope.line(f"const int32_t {name} = {_least_of(a, b)};")
+    return name
+
+
+def _have_panels(ctype: str, x: Line, w: Line, pixels: int, numbers: int) -> bool:
+    """Whether there are panels for these types, enough pixels to pack weights for, and room for the weights."""
+    is_bytes = ctype == INT32 and x.kind in ("8", "u8") and w.kind == "8"
+    return is_bytes and pixels >= _FEW_PIXELS and 0 < numbers <= _LONG_WINDOW
+
+
+def _padded(length: int) -> int:
+    return -(-length // 4) * 4
+
+
+@contextmanager
+def _beside_panels(scope: Scope, write: Callable[[], None] | None) -> Iterator[None]:
+    """Write panels for x86, and what is inside for other machines; only this where there are no panels."""
+    if write is None:
+        yield
+        return
+    scope.draft.includes.add("linger_panels.h")
+    scope.draft.lines.append("#if defined(LINGER_X86)")
+    write()
+    scope.draft.lines.append("#else")
+    yield
+    scope.draft.lines.append("#endif")
 
 
 def tile_rows(scope: Scope, filled: Filled, total: Node) -> bool:
@@ -80,9 +160,21 @@ def _dots(scope: Scope, filled: Filled, total: Node, w: Line, w_step: int) -> bo
         return False
     ctype, name = product_name(scope, "dots", total, along, w)
     bias, length = bias_of(scope, total)[1], x.shape[-1]
+    rows = total.shape[-2] if axes > 1 else 1
+    has_panels = down is not None and w_step == length and _have_panels(ctype, along, w, rows, length)
+
+    def panels(place: Scope, lead: tuple[str, ...]) -> None:
+        left, right = _line(place, x, (*lead, "0", "0")), _line(place, total.args[1], (*lead, "0", "0"))
+        assert left is not None
+        assert right is not None
+        assert down is not None
+        sizes = f"{rows}, 1, {rows}, 0, {down.step}, {{1, 1}}, {{0, 0}}, {{1, 1}}, 1, 1, 1, {length}"
+        product = _Panels(sizes, _padded(length), rows, total.shape[-1], left.at(), along.kind, right, bias)
+        product.write(place, filled, total, lambda p, j: (*lead, p, j))
+
     with ExitStack() as stack:
         place, lead = _lead(stack, scope, total, axes - 2)
-        rows = total.shape[-2] if axes > 1 else 1
+        stack.enter_context(_beside_panels(place, partial(panels, place, lead) if has_panels else None))
         place, row, pixels = stack.enter_context(pixel_loop(place, rows, (0, rows if down is not None else 0)))
         place, first, block = blocks(stack, place, total.shape[-1], BLOCK)
         index = (*lead, row) if axes > 1 else ()
@@ -163,6 +255,26 @@ class _Image:
             return None
         size = (x.shape[2], x.shape[3])
         return _Image(total, window, size, (outputs[0], outputs[1]), (rows, columns), layout[1], layout[0])
+
+    @property
+    def taps(self) -> int:
+        """How many taps of a row of a window have their numbers side by side."""
+        inside, kernel = self.total.args[1].shape[1], self.window.kernel[1]
+        is_dense = self.steps[1] == inside and self.window.dilations[1] == 1
+        return kernel if is_dense else 1
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every window is one pixel, so that the rows of the image are one."""
+        window, row = self.window, self.size[1] * self.steps[1]
+        is_alone = math.prod(window.kernel) == math.prod(window.strides) == 1 and not any(window.pads)
+        return is_alone and (self.size[0] == 1 or self.steps[0] == row)
+
+    @property
+    def padded(self) -> int:
+        """The numbers of a window, each run of them padded as panels want it."""
+        inside, (rows, columns) = self.total.args[1].shape[1], self.window.kernel
+        return rows * columns // self.taps * _padded(self.taps * inside)
 
     def index(self, n: str, channel: str, row: str, column: str) -> tuple[str, ...]:
         """The index of an element of the result."""
@@ -265,8 +377,11 @@ def _dense(scope: Scope, filled: Filled, image: _Image, weights: Line) -> bool:
     outputs, inside = w.shape[0] // window.group, w.shape[1]
     ctype, name = product_name(scope, "dots", total, image.channels, weights)
     bias = bias_of(scope, total)[1]
+    has_panels = _have_panels(ctype, image.channels, weights, math.prod(image.outputs), image.padded)
     with ExitStack() as stack:
         place, n = stack.enter_context(scope.loop(total.shape[0]))
+        panels = partial(_dense_panels, place, filled, image, weights, n)
+        stack.enter_context(_beside_panels(place, panels if has_panels else None))
         place, row = stack.enter_context(place.loop(image.outputs[0]))
         rows = image.span(place, 0, row)
         place, column, pixels = stack.enter_context(pixel_loop(place, image.outputs[1], image.whole[1]))
@@ -288,6 +403,29 @@ def _dense(scope: Scope, filled: Filled, image: _Image, weights: Line) -> bool:
 
         write_results(place, filled, total, ctype, Tile(sums, pixels, block, element))
     return True
+
+
+def _dense_panels(scope: Scope, filled: Filled, image: _Image, weights: Line, n: str) -> None:
+    """The panels of a convolution over all channels of a group, for one image."""
+    total, window, w = image.total, image.window, image.total.args[1]
+    outputs, inside, width = w.shape[0] // window.group, w.shape[1], image.outputs[1]
+    columns, size = width, image.size
+    if image.is_flat:
+        columns, size = math.prod(size), (1, math.prod(size))
+    runs = f"{window.kernel[0]}, {window.kernel[1] // image.taps}, {image.taps}, {inside}"
+    pairs = (f"{{{a}, {b}}}" for a, b in (window.strides, window.pads[:2], window.dilations))
+    sizes = ", ".join([*map(str, (columns, *size, *image.steps)), *pairs, runs])
+    source = line_along(scope, total.args[0], (n, "0", "0", "0"), 1)
+    assert source is not None
+
+    def element(pixel: str, channel: str) -> tuple[str, ...]:
+        return image.index(n, channel, f"({pixel} / {width})", f"({pixel} % {width})")
+
+    with scope.loop(window.group) as (place, group):
+        x, first = source.at(times_text(group, str(inside))), times_text(group, str(outputs))
+        of, bias = math.prod(image.outputs), bias_of(scope, total)[1]
+        panels = _Panels(sizes, image.padded, of, outputs, x, source.kind, weights, bias, first)
+        panels.write(place, filled, total, element)
 
 
 def _taps(window: Window, inside: int, channel: str, rows: _Span, columns: _Span) -> tuple[str, ...]:
