@@ -25,7 +25,7 @@ def test_cmake_sees_a_test_that_fails(tmp_path):
     cmake, ctest = require_tool("cmake", "cmake"), require_tool("ctest", "cmake")
     folder = export(image_network(), tmp_path / "c", name="net")
     text = (folder / "net.c").read_text()
-    (folder / "net.c").write_text(re.sub(r"\+ (\d+)\) >> (\d+)", r"+ 1\1) >> \2", text, count=1))
+    (folder / "net.c").write_text(re.sub(r"\+ (\d+)\) >> (\d+)", r"+ 1\1) >> \2", text))
     build = str(tmp_path / "build")
     for command in ([cmake, "-S", str(folder), "-B", build], [cmake, "--build", build]):
         subprocess.run(command, capture_output=True, check=True)

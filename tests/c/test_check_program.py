@@ -18,9 +18,13 @@ def folder(tmp_path):
 
 
 def spoil(folder, pattern, new, file="net.c"):
+    """In every form of a step, as x86 has another one, but not in what the proof copies."""
     text = (folder / file).read_text()
-    made, count = re.subn(pattern, new, text, count=1)
-    assert count == 1
+    first = re.search(pattern, text)
+    assert first is not None
+    wrong = re.sub(pattern, new, first[0])
+    lines = text.splitlines(keepends=True) if "+ " in first[0] else [text]
+    made = "".join(x if "linger_tap" in x and len(lines) > 1 else x.replace(first[0], wrong) for x in lines)
     (folder / file).write_text(made)
 
 

@@ -280,8 +280,9 @@ def _rounded(w: _ByteWriter, x: _Carrier | None, ratio: float) -> _Carrier | Non
         return None
     factor = w.initializer(ratio * (1.0 + _SUM_LIFT), np.float32, "factor")
     real = w.emit("Mul", [w.emit("Cast", [x.value], to=int(FLOAT)), factor])
-    zero_point = w.zero_point(x.zero - int(x.zero * ratio))
-    return replace(x, value=w.emit("QuantizeLinear", [real, w.one(), zero_point]))
+    made = w.emit("QuantizeLinear", [real, w.one(), w.zero_point(x.zero - int(x.zero * ratio))])
+    made.name = f"{made.name}{OFFSET if x.zero else PLAIN if x.is_limited else ''}"
+    return replace(x, value=made)
 
 
 def _sum(

@@ -64,7 +64,7 @@ class _Panels:
         scope.line(f"static const linger_windows {windows} = {{{self.sizes}}};")
         with scope.braces(f"for (int32_t {o} = 0; {o} < {self.outputs}; {o} += {most})") as place:
             block, first = _least(place, "block", f"{self.outputs} - {o}", most), sum_text(self.first, o)
-            room = _least_of(str(self.outputs), most)
+            room = f"{self.outputs} < {most} ? {self.outputs} : {most}"
             place.line(f"linger_packed {packed}[LINGER_PACKED({room}, {self.numbers})];")
             place.line(f"int32_t {begin}[LINGER_PANEL_OUTPUTS];")
             weights = self.weights.at(times_text(grouped(first), str(w.size // w.shape[0])))
@@ -81,14 +81,10 @@ class _Panels:
                 write_results(inside, filled, total, INT32, tile)
 
 
-def _least_of(a: str, b: str) -> str:
-    return f"{a} < {b} ? {a} : {b}"
-
-
 def _least(scope: Scope, stem: str, a: str, b: str) -> str:
     """A constant with the smaller of two numbers."""
     name = scope.draft.fresh(stem)
-    scope.line(f"const int32_t {name} = {_least_of(a, b)};")
+    scope.line(f"const int32_t {name} = {a} < {b} ? {a} : {b};")
     return name
 
 
