@@ -11,8 +11,11 @@ within ±64 are safe, since 2·255·64 = 32640.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from linger.dialect import is_known
 from linger.errors import GraphError, UsageError, in_one_line, listing, refuse_unknown
+from linger.files import write_atomically
 from linger.graph.core.dialects import with_carried
 from linger.graph.core.nodes import all_nodes, is_dialect, op_of
 from linger.graph.files.model_io import copied, exchange, external_tensors, in_memory
@@ -32,6 +36,7 @@ from linger.graph.lowering.bodies import attach_functions, drop_bodies, expand_d
 from linger.graph.lowering.byte_layers import write_byte_layers
 from linger.graph.lowering.row_forms import ROW_FORMS
 from linger.graph.network import Network, NetworkLike
+from linger.version import __version__
 
 _DATA, _WEIGHT, _LENGTH = 255, 127, 64
 
@@ -96,6 +101,8 @@ ORT_ERRORS = tuple(
 """Every error class of ONNX Runtime's binding; they share no base class of their own."""
 
 
+_DIGEST = hashlib.sha256().digest_size
+
 _LARGEST_WEIGHTS = 1 << 30
 """A graph of its own holds its weights itself, and a model in memory is at most 2 GB."""
 
@@ -139,27 +146,54 @@ class Session:
         **options: Any,
     ) -> None:
         refuse_unknown("Session", options, _OPTIONS)
-        network = Network.of(model, is_checked=is_checked)
-        self._where = "" if network.path is None else f"{network.path}: "
-        require_bounded(network.model)
-        self._model = copied(network.normal)
-        self._data_folder = _data_folder(self._model)
+        is_file = isinstance(model, (str, os.PathLike))
+        self._network = Network.of(model, is_checked=is_checked)
+        self._where = "" if self._network.path is None else f"{self._network.path}: "
+        self._data_folder: str | None = None
         self._arguments: dict[str, Any] = {
             "sess_options": sess_options or make_session_options(),
             "providers": list(providers) if providers else [CPU],
             **options,
         }
-        is_on_cpu = self._arguments["providers"] == [CPU]
-        self._fastest = network.once(fastest) if is_on_cpu and not as_written else None
-        attach_functions(self._model, is_normal=True)
-        self._inner = self._open(ir.to_proto(self._fastest[0] if self._fastest else self._model))
+        self._may_be_fast = self._arguments["providers"] == [CPU] and not as_written
+        kept = _kept_graph(Path(self._network.path)) if is_file and self._may_be_fast and self._network.path else None
+        self._inner = self._open(kept or ir.to_proto(self._fastest[0] if self._fastest else self._model))
         self._expected = {i.name: i.type for i in self._inner.get_inputs()}
         self._watching: ort.InferenceSession | None = None
         self._watching_fastest: ort.InferenceSession | None = None
 
-    def _open(self, proto: onnx.ModelProto) -> ort.InferenceSession:
+    @cached_property
+    def _model(self) -> ir.Model:
+        require_bounded(self._network.model)
+        model = copied(self._network.normal)
+        self._data_folder = _data_folder(model)
+        attach_functions(model, is_normal=True)
+        return model
+
+    @cached_property
+    def _fastest(self) -> tuple[ir.Model, str] | None:
+        """The graph that runs, and what it uses; None where that is the model as it is written, which is looked at first."""
+        return self._network.once(fastest) if self._model and self._may_be_fast else None
+
+    def keep(self) -> Path:
+        """Write the graph that runs beside the file (`net.onnx.session`): the next session of the file loads it and makes none.
+
+        It is taken only for the same file, by the same releases of linger and ONNX Runtime, on a CPU with the same products; else
+        a session makes its graph as ever. An older one is replaced.
+        """
+        path = self._network.path
+        if path is None or self._fastest is None or self._data_folder is not None:
+            reason = "it runs as it is written" if self._fastest is None else "it is no file with its weights inside"
+            raise UsageError(f"{self._where}no graph of this model can be kept: {reason}. Load it as ever.")
+        self._network.require_unchanged()
+        place, content = _place_beside(path), ir.to_proto(self._fastest[0]).SerializeToString()
+        write_atomically(place, _digest(path, content) + content)
+        return place
+
+    def _open(self, model: onnx.ModelProto | bytes) -> ort.InferenceSession:
+        content = model if isinstance(model, bytes) else model.SerializeToString()
         try:
-            return ort.InferenceSession(proto.SerializeToString(), **self._session_arguments())
+            return ort.InferenceSession(content, **self._session_arguments())
         except ORT_ERRORS as error:
             raise GraphError(
                 f"{self._where}ONNX Runtime cannot load the model: {in_one_line(error)} "
@@ -263,6 +297,27 @@ class Session:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+def _place_beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.session")
+
+
+def _digest(path: Path, graph: bytes) -> bytes:
+    """What stands in front of a kept graph: a digest of the file, of the graph, and of what the graph was made by and for."""
+    facts = f"{__version__} {ort.__version__} {has_saturating_products()}".encode()
+    parts = (hashlib.sha256(part).digest() for part in (facts, path.read_bytes(), graph))
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+def _kept_graph(path: Path) -> bytes | None:
+    """The graph that `Session.keep` wrote for a file as it is now; None where there is none, or one of another file or release."""
+    place = _place_beside(path)
+    if not place.is_file():
+        return None
+    content = place.read_bytes()
+    digest, graph = content[:_DIGEST], content[_DIGEST:]
+    return graph if digest == _digest(path, graph) else None
 
 
 def _is_plain(value: object) -> bool:
