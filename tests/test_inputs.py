@@ -213,6 +213,7 @@ def files(two_inputs):
 
 @pytest.mark.parametrize("form", {**OF_FILES, **OF_FILES_MORE})
 @pytest.mark.parametrize("function", OF_FILE)
+@pytest.mark.thin(every=2)
 def test_a_file_takes_the_same_forms(files, tmp_path, function, form):
     assert OF_FILE[function](files, {**OF_FILES, **OF_FILES_MORE}[form], tmp_path)
 
@@ -237,6 +238,7 @@ WRONG_OF_FILES = {
 
 @pytest.mark.parametrize("form", WRONG_OF_FILES)
 @pytest.mark.parametrize("function", [*OF_FILE, "Session.run"])
+@pytest.mark.thin(every=2)
 def test_a_wrong_form_for_a_file_is_one_sentence(files, tmp_path, function, form):
     given, message = WRONG_OF_FILES[form]
     with pytest.raises(UsageError, match=message):

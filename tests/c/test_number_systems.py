@@ -34,6 +34,7 @@ BOTH = NUMBER_SYSTEMS[-1]
 
 @pytest.mark.parametrize("numbers", NUMBER_SYSTEMS)
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.thin(every=2)
 def test_every_tensor_is_the_files(name, numbers, tmp_path):
     require_compiler()
     assert_proven(prove(NETWORKS[name](numbers), tmp_path / "c"))
@@ -41,6 +42,7 @@ def test_every_tensor_is_the_files(name, numbers, tmp_path):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", ["picture", "LSTM"])
+@pytest.mark.thin(every=2)
 def test_every_instruction_set_of_this_machine_gives_the_same(name, variant, tmp_path):
     flags = (*FLAGS, *require_variant(variant).options)
     assert_proven(prove(NETWORKS[name](BOTH), tmp_path / "c", flags=flags))

@@ -64,7 +64,7 @@ def test_there_are_twelve():
     assert len(NAMES) == 12
 
 
-@networks("autoencoder", "multitask")
+@networks("autoencoder")
 def test_the_command(name, tmp_path):
     require_compiler()
     shutil.copy(NETS / f"{name}.py", tmp_path)

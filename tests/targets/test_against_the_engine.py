@@ -548,6 +548,7 @@ class TestRecurrentLayers:
     @pytest.mark.parametrize(
         ("size", "hidden"), [(16, 12), (16, 16), (20, 24), (16, 28), (16, 32), (16, 40), (8, 8)], ids=str
     )
+    @pytest.mark.thin(every=2)
     def test_venus_is_exact_where_enough_scratch_is_reserved(self, path, size, hidden):
         layers = {"lstm": nn.LSTM(size, hidden, batch_first=True), "out": nn.Linear(hidden, 4)}
         net = Joined(lambda m, x: m.out(m.lstm(x)[0]), **layers)

@@ -146,6 +146,7 @@ class TestAveragePools:
         ids=str,
     )  # fmt: skip
     @pytest.mark.parametrize("target", ["arcs", "venusA"])
+    @pytest.mark.thin(every=3)
     def test_areas_beyond_four_times_the_channels_in_two_steps(self, path, target, size, channels, count):
         file = exported(pooled(channels), sample(1, 3, *size), path, target)
         assert len(nodes_of(file, "AvgPool2dInt")) == count
@@ -221,6 +222,7 @@ class TestScratch:
         [(10, 10), (12, 12), (20, 20), (24, 24), (32, 32), (64, 64), (16, 8), (16, 24), (32, 16), (32, 48), (32, 64), (8, 4)],
         ids=str,
     )  # fmt: skip
+    @pytest.mark.thin(every=3)
     def test_an_lstm_behind_a_linear_layer_needs_no_more(self, path, size, hidden):
         net = Joined(
             lambda m, x: m.lstm(m.into(x))[0], into=nn.Linear(8, size), lstm=nn.LSTM(size, hidden, batch_first=True)
@@ -233,6 +235,7 @@ class TestScratch:
     @pytest.mark.parametrize(
         ("size", "hidden"), [(16, 28), (16, 32), (16, 40), (8, 8), (16, 16), (16, 12)], ids=str
     )  # fmt: skip
+    @pytest.mark.thin(every=2)
     def test_an_lstm_alone_gets_some(self, path, size, hidden):
         net = Joined(lambda m, x: m.lstm(x)[0], lstm=nn.LSTM(size, hidden, batch_first=True))
         file = exported(net, sample(1, size, size), path, "venus")

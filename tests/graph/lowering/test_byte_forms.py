@@ -103,6 +103,7 @@ def rounded(total, shift):
 @pytest.mark.parametrize("data", ["int8", "uint8"])
 @pytest.mark.parametrize("shift", [-7, -2, 0, 5])
 @pytest.mark.parametrize("op", ["Conv2dInt", "LinearInt"])
+@pytest.mark.thin(every=3)
 def test_every_tie_of_every_channel_rounds_up(op, shift, data, kind):
     """Channel after channel at a shift of its own, up to 9 bits apart, each with the biases that bring it to its ties."""
     numbers = np.arange(256).astype(np.uint8) if data == "uint8" else DATA

@@ -170,6 +170,7 @@ SELF = {
 
 
 @pytest.mark.parametrize("settings", SELF.values(), ids=SELF.keys())
+@pytest.mark.thin(every=2)
 def test_self_attention(settings, tmp_path):
     real = Heads(**settings)
     model = calibrated(real, X)
@@ -335,6 +336,7 @@ ISLANDS: set[str] = set()
 
 @pytest.mark.parametrize("norm_first", [False, True], ids=["norm last", "norm first"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.thin(every=2)
 def test_encoder_layers_are_not_passed_by(norm_first, activation, tmp_path):
     torch.manual_seed(0)
     settings = {"batch_first": True, "norm_first": norm_first, "activation": activation}
