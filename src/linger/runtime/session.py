@@ -146,7 +146,6 @@ class Session:
         **options: Any,
     ) -> None:
         refuse_unknown("Session", options, _OPTIONS)
-        is_file = isinstance(model, (str, os.PathLike))
         self._network = Network.of(model, is_checked=is_checked)
         self._where = "" if self._network.path is None else f"{self._network.path}: "
         self._data_folder: str | None = None
@@ -156,7 +155,7 @@ class Session:
             **options,
         }
         self._may_be_fast = self._arguments["providers"] == [CPU] and not as_written
-        kept = _kept_graph(Path(self._network.path)) if is_file and self._may_be_fast and self._network.path else None
+        kept = _kept_graph(Path(model)) if isinstance(model, (str, os.PathLike)) and self._may_be_fast else None
         self._inner = self._open(kept or ir.to_proto(self._fastest[0] if self._fastest else self._model))
         self._expected = {i.name: i.type for i in self._inner.get_inputs()}
         self._watching: ort.InferenceSession | None = None
