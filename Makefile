@@ -31,7 +31,7 @@ CPU_TESTS := tests/numeric tests/ops tests/quantization tests/onnx tests/runtime
   tests/test_proof.py tests/test_golden.py tests/test_golden_nets.py
 EMULATED_TESTS := tests/runtime/test_saturation.py tests/verification/proof/test_causes.py tests/test_golden.py \
   tests/graph/passes/test_other_tools.py tests/graph/qdq/test_qdq_node.py tests/checks/findings/test_saturation.py \
-  tests/graph/lowering/test_byte_forms.py tests/graph/lowering/test_number_forms.py tests/onnx/test_exported_kernels.py tests/quantization/diagnosis/test_layer_comparison.py tests/models/test_voice.py tests/analysis/test_fixed_point_loss.py
+  tests/graph/lowering/test_byte_forms.py tests/graph/lowering/test_row_forms.py tests/graph/lowering/test_number_forms.py tests/onnx/test_exported_kernels.py tests/quantization/diagnosis/test_layer_comparison.py tests/models/test_voice.py tests/analysis/test_fixed_point_loss.py
 EMULATED_CPU := max,-avx512f,-avx512vnni,-avx-vnni
 
 # a Cortex-M4 for `make test`; every core, and what looks at generated C, for `make test-devices`
