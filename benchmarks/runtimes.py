@@ -281,7 +281,11 @@ def time_rows(title: str, times: Mapping[str, list[float]], reasons: Mapping[str
             versions = ", ".join(f"{package} {version(package)}" for package in WAYS[way].packages)
             yield ratio_of(claim, times, way, base=FLOAT, bar=bar, detail=versions)
     if bars.session_to_static is not None:
-        yield _ratio(f"{title}: {SESSION} / {STATIC}", times, STATIC, bars.session_to_static)
+        for way in (
+            SESSION,
+            SESSION + PER_CHANNEL,
+        ):  # the latter has the numbers of static int8: 0 … 255, a scale for each channel
+            yield _ratio(f"{title}: {way} / {STATIC}", times, STATIC, bars.session_to_static, way=way)
 
 
 def exactness_row(title: str, network: Prepared, outputs: Mapping[str, Array]) -> Row:
