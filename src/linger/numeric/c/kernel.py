@@ -106,7 +106,7 @@ class _Piecewise(Rule):
         where = bare(place.read_as(node.args[0], index, INT32))
         # the linear search starts at the middle piece, because gates are more often small than saturated
         middle = len(self.pieces) // 2 * _NUMBERS_OF_PIECE
-        return f"{place.helper('linger_pieces')}(&{name}[{middle}], {len(self.pieces)}, {where})"
+        return f"{place.helper('linger_pieces')}(&{name}[{middle}], {where})"
 
 
 def piece_array(pieces: Sequence[Piece], end: int) -> tuple[int, ...]:

@@ -65,28 +65,16 @@ static inline int32_t linger_count{bits}_{ctype}(const {ctype} *steps, int32_t n
 """
 
 _PIECES = f"""\
-/* a curve of `count` straight pieces at x, of which `middle` is the one at count / 2. A piece is a start, a slope and an
-   offset; after the last one comes its end. x lies between the first start and that end. Where branches that nobody can predict
-   are dear, the pieces are halved; elsewhere they are searched from the middle on. */
-static inline int32_t linger_pieces(const int16_t *middle, int32_t count, int32_t x) {{
+/* a curve of straight pieces at x, searched for from one of them on. A piece is a start, a slope and an offset; after
+   the last one comes its end. x lies between the first start and that end. */
+static inline int32_t linger_pieces(const int16_t *middle, int32_t x) {{
     const int16_t *piece = middle;
-#if defined(__x86_64__) || defined(__aarch64__)
-    int32_t left = count;
-    piece -= (count / 2) * 3;
-    while (left > 1) {{
-        const int32_t half = left / 2;
-        piece += (piece[half * 3] <= x ? half : 0) * 3;
-        left -= half;
-    }}
-#else
-    (void)count;
     while (piece[0] > x) {{
         piece -= 3;
     }}
     while (piece[3] <= x) {{
         piece += 3;
     }}
-#endif
     return (piece[1] * (x - piece[0]) + (int32_t)piece[2] * {1 << (SLOPE_BITS - OFFSET_BITS)}) >> {SLOPE_BITS};
 }}
 """
